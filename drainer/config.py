@@ -28,8 +28,10 @@ from binlog.runtime.fields import (
     default_host,
 )
 from binlog.runtime.reference import Flag, Variants
+from binlog.topic.settings import TopicSection
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from drainer.extras import KAFKA, missing
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
@@ -380,12 +382,16 @@ class Config(UpstreamSection):
         "not set: now, or the oldest binlog if the destination has none of the tables that "
         "services published",
     )
+    source: Literal["pumps", "kafka"] = Field(
+        "pumps",
+        description="where binlogs are read: from the pumps, or from the topics to which they publish (kafka-source)",
+    )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
     go_pump_silence_max: int = Field(
         int(SILENCE_MAX_S),
         ge=1,
-        description="seconds without a binlog or fake binlog after which a Go pump counts as unavailable and is "
-        "reconnected; several times its gen-binlog-interval (3)",
+        description="seconds without a binlog or fake binlog after which a Go pump, or a pump's topic, counts as "
+        "unavailable; a Go pump is reconnected. Several times its gen-binlog-interval (3)",
     )
     detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd reports changes")
     compressor: str = Field("", description=f"{WITHOUT_EFFECT}: what pumps send is not compressed")
@@ -412,6 +418,7 @@ class Config(UpstreamSection):
         2 << 20, description="bytes of binlogs below which the driver applies a batch itself, such as 2 MiB"
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
+    kafka_source: TopicSection = Field(default_factory=lambda: TopicSection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
     syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
     spark: SparkSection = Field(default_factory=lambda: SparkSection.model_validate({}))
@@ -441,6 +448,10 @@ class Config(UpstreamSection):
             raise ConfigError("standby: give node-id, the same for all drainers that take over from one another")
         if self.standby and self.until_now:
             raise ConfigError("standby and until-now: a drainer that ends by itself is not taken over from")
+        if self.source == "kafka" and not self.kafka_source.addresses:
+            raise ConfigError('source: "kafka" needs [kafka-source] addresses = ["host:9092"]')
+        if self.source == "kafka" and (why := missing(KAFKA)):
+            raise ConfigError(f'source = "kafka": {why}')
         self.syncer.to.check()
         self.syncer.policy()
 

@@ -20,6 +20,7 @@ from binlog.runtime.fields import (
     split_host_port,
 )
 from binlog.runtime.reference import Flag
+from binlog.topic.settings import TopicSection
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
 from pump.cluster.allocator import BOUND_AHEAD_MAX_S
@@ -78,6 +79,17 @@ class StorageSection(Section):
         10 << 30, description="refuse writes if the disk has no more free space than this, such as 10 GiB; 0: never"
     )
     kv: KvSection = Field(default_factory=lambda: KvSection.model_validate({}))
+
+
+class KafkaSection(TopicSection):
+    """`[kafka]`: the topic to which the pump also publishes its binlogs."""
+
+    message_bytes_max: ByteSize = Field(
+        1_000_000,
+        ge=100_000,
+        le=4_000_000,
+        description="largest message; a larger binlog is published in parts. At most the brokers' message.max.bytes",
+    )
 
 
 class PumpConfig(UpstreamSection):
@@ -160,6 +172,7 @@ class PumpConfig(UpstreamSection):
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
+    kafka: KafkaSection = Field(default_factory=lambda: KafkaSection.model_validate({}))
 
     @field_validator("labels")
     @classmethod

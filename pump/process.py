@@ -31,6 +31,7 @@ from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
+from binlog.topic.message import topic_name
 
 from pump.cluster.departure import Leaving
 from pump.cluster.drainer_notice import notify_drainers
@@ -52,8 +53,9 @@ from pump.store.store import Store
 from pump.tasks.drainer_lag import DrainerLag
 from pump.tasks.expired_writers import ExpiredWriters
 from pump.tasks.fake_binlogs import write_fakes
-from pump.tasks.gc import GarbageCollector
+from pump.tasks.gc import GarbageCollector, Topic
 from pump.tasks.orphans import Orphans, Upstream
+from pump.tasks.publisher import Publisher
 from pump.tasks.score_measurement import Measuring
 
 GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
@@ -82,6 +84,7 @@ class Pump:
         self.status_addr = ""
         self.election: Election | None = None  # only if the pumps allocate the timestamps
         self._upstream: Upstream | None = None  # only if PD allocates them
+        self.publisher: Publisher | None = None  # only with [kafka]
 
     async def start(self) -> None:
         """Start serving; on failure release everything and raise."""
@@ -113,7 +116,8 @@ class Pump:
         )
         if source == "pd":
             self._upstream = Upstream(TiKV(pd_addresses(config), security), timestamps, PublishedJobs(etcd).used)
-        self.collector = GarbageCollector(self.store, self.registry, config.gc)
+        self.publisher = self._make_publisher(topic_name(config.kafka.topic_prefix, self.cluster_id, name))
+        self.collector = GarbageCollector(self.store, self.registry, config.gc, topic=self._topic)
         # Steps that can fail precede the registration, whose record would remain after a failed start.
         server = await self._serve_status()
         await self._open_store(directory)
@@ -157,6 +161,21 @@ class Pump:
                 ts_ahead_max_s=self._config.ts_ahead_max,
             ),
         )
+
+    def _make_publisher(self, topic: str) -> Publisher | None:
+        kafka = self._config.kafka
+        if not kafka.addresses:
+            return None
+        try:
+            from binlog.topic.kafka import KafkaWriter
+        except ImportError as error:
+            raise ConfigError("[kafka]: confluent-kafka is not installed here: pip install '.[kafka]'") from error
+        writer = KafkaWriter(kafka.client_settings(), topic, kafka.message_bytes_max)
+        return Publisher(self.store, writer, topic, message_bytes_max=kafka.message_bytes_max)
+
+    @property
+    def _topic(self) -> Topic | None:
+        return self.publisher.as_drainer if self.publisher is not None else None
 
     async def _open_store(self, directory: Path) -> None:
         try:
@@ -232,7 +251,9 @@ class Pump:
         self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
         self._spawn(self._watch_space(), "free space")
         self._spawn(self._watch_log(), "value log")
-        self._spawn(DrainerLag(self.store, self.registry, config.gc).run(), "drainers' positions")
+        self._spawn(DrainerLag(self.store, self.registry, config.gc, self._topic).run(), "drainers' positions")
+        if self.publisher is not None:
+            self._spawn(self.publisher.run(), "publishing to Kafka")
         if config.metrics_addr and config.metrics_interval:
             pushing = metrics.push(config.metrics_addr, self.node.node_id, interval_s=config.metrics_interval)
             self._spawn(pushing, "metrics")
@@ -251,6 +272,7 @@ class Pump:
             self._requested.put_nowait,
             measures=lambda: self.measuring.measures,
             tikv=self._upstream.tikv if self._upstream is not None else None,
+            publisher=self.publisher,
         )
         server = StatusServer(
             self._config.status_listen,
@@ -320,7 +342,12 @@ class Pump:
         """
         try:
             leaving = Leaving(
-                self.node, self.store, self.registry, self.timestamps, drain_wait_s=self._config.drain_wait
+                self.node,
+                self.store,
+                self.registry,
+                self.timestamps,
+                drain_wait_s=self._config.drain_wait,
+                topic=self._topic,
             )
             await leaving.leave(Event.CLOSE if action == "close" else Event.PAUSE)
         except BinlogError as error:

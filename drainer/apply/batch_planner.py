@@ -205,7 +205,7 @@ def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int |
         return None
     holders = tuple(mark for mark in marks if mark.stop is Stop.LARGE and mark.stop_ts == large_ts)
     ranges = tuple(
-        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts)
+        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts, topic=mark.topic)
         for mark in marks
         if mark.stop_ts == large_ts or mark.batch_count
     )

@@ -16,6 +16,9 @@ from google.protobuf.message import DecodeError as ProtobufError
 PART_BYTES_MAX = 4 << 20
 
 _START_TS = 2
+_VALUE_TAG, _QUERY_TAG = 5 << 3 | 2, 6 << 3 | 2  # of a Binlog: prewrite_value, ddl_query
+_VERSION_TAG = 1 << 3  # of a PrewriteValue
+_BYTES = 2
 
 
 def cut_into_parts(
@@ -80,12 +83,13 @@ def parse(message: bytes, offset: int) -> ext.PullRangeResp:
 
 def _check(found: ext.PullRangeResp, offset: int) -> None:
     if found.whole_bytes:
-        _check_part(found, offset)
+        check_part(found, offset)
     elif offset:
         raise _incomplete(offset)
 
 
-def _check_part(found: ext.PullRangeResp, offset: int) -> None:
+def check_part(found: ext.PullRangeResp, offset: int) -> None:
+    """Raise DecodeError unless this part continues the `offset` bytes of its binlog that were received."""
     size = sum(map(len, found.payloads))
     if len(found.payloads) != 1 or found.part_offset != offset or not 0 < size <= found.whole_bytes - offset:
         raise DecodeError(
@@ -93,6 +97,22 @@ def _check_part(found: ext.PullRangeResp, offset: int) -> None:
             offset=offset,
             detail=f"a part of {size} bytes at {found.part_offset} of {found.whole_bytes} is out of sequence",
         )
+
+
+def leading_schema_version(first_part: bytes) -> int | None:
+    """Return the schema_version from the first part of a binlog with rows; None for a DDL."""
+    at = 0
+    while at < len(first_part):
+        tag, at = decode_uvarint(first_part, at)
+        size, at = decode_uvarint(first_part, at)
+        if tag == _QUERY_TAG:
+            return None
+        if tag == _VALUE_TAG:
+            tag, at = decode_uvarint(first_part, at)
+            return decode_uvarint(first_part, at)[0] if tag == _VERSION_TAG else 0
+        if tag & 7 == _BYTES:
+            at += size
+    return None
 
 
 def leading_start_ts(first_part: bytes) -> int:

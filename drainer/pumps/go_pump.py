@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
@@ -101,25 +102,16 @@ SILENCE_MAX_S = 15.0  # five times the default interval of fake binlogs
 _log = get_logger(__name__)
 
 
-class GoPump:
-    """Streams from the first `mark` until `close`; reconnects after an error."""
+class FollowedPump(ABC):
+    """Reads all of a pump's binlogs from the first `mark` until `close`, from the pump or from its topic; begins again
+    after an error."""
 
     extension = False
 
-    def __init__(
-        self,
-        node_id: str,
-        host: str,
-        *,
-        cluster_id: int,
-        security: Security,
-        backlog_max: int = BACKLOG_MAX,
-        silence_max_s: float = SILENCE_MAX_S,
-    ) -> None:
-        self._node_id, self._host, self._cluster_id = node_id, host, cluster_id
-        self._security = security
+    def __init__(self, node_id: str, host: str, *, name: str, backlog_max: int, silence_max_s: float) -> None:
+        """`name`: of the pump or of its topic, for errors."""
+        self._node_id, self._host, self._name = node_id, host, name
         self._silence_max_s = silence_max_s
-        self._channel = aio_channel(host, security)
         self._backlog_max = backlog_max
         self._binlogs: deque[ReceivedBinlog] = deque()
         self._resolved_ts = 0
@@ -127,13 +119,24 @@ class GoPump:
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.interrupted = False
-        self._error: BinlogError | None = PumpUnavailable(f"pump {node_id} ({host}): nothing received yet")
-        self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
+        self._error: BinlogError | None = PumpUnavailable(f"{name}: nothing received yet")
+        self._outage = Outage(_log, "following a pump failed", "following a pump resumed")
+
+    @abstractmethod
+    async def _read(self) -> None:
+        """Read from `_resolved_ts` on, and add what arrives. Returns when the backlog was full for too long; else
+        raises.
+        """
 
     async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """Return the mark computed from the received binlogs. Raises the last error while the stream is down."""
         if after_ts < self._known_after_ts:
-            await self._restart(after_ts)
+            # An earlier batch failed and is planned again: its binlogs were already discarded here, and the range would
+            # look empty.
+            await self._stop_following()
+            self._binlogs.clear()
+            self._known_after_ts = after_ts
+            self._error = PumpUnavailable(f"{self._name}: read again from ts {after_ts}, nothing received yet")
         if self._task is None:
             self._resolved_ts = after_ts
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
@@ -161,6 +164,66 @@ class GoPump:
         sizes = [binlog.size for binlog in self._binlogs if after_ts < binlog.commit_ts <= until_ts]
         return Counted(len(sizes), sum(sizes))
 
+    async def close(self) -> None:
+        await self._stop_following()
+
+    async def _stop_following(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._read()
+                await self._room.wait()
+                continue
+            except grpc.aio.AioRpcError as error:
+                self._error = translate(error, self._name)
+            except BinlogError as error:
+                self._error = error
+            self._outage.failed(pump=self._node_id, error=str(self._error))
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _has_room(self) -> bool:
+        """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
+        pump is alive."""
+        self._room.clear()
+        try:
+            async with asyncio.timeout(self._silence_max_s):
+                await self._room.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _add(self, payload: bytes, found: envelope.Envelope) -> None:
+        """Add a binlog that is no fake."""
+        self._binlogs.append(
+            ReceivedBinlog(found.commit_ts, len(payload), bool(found.ddl_job_id), found.schema_version)
+        )
+
+
+class GoPump(FollowedPump):
+    """A Go pump, whose stream is followed."""
+
+    def __init__(
+        self,
+        node_id: str,
+        host: str,
+        *,
+        cluster_id: int,
+        security: Security,
+        backlog_max: int = BACKLOG_MAX,
+        silence_max_s: float = SILENCE_MAX_S,
+    ) -> None:
+        name = f"pump {node_id} ({host})"
+        super().__init__(node_id, host, name=name, backlog_max=backlog_max, silence_max_s=silence_max_s)
+        self._cluster_id = cluster_id
+        self._security = security
+        self._channel = aio_channel(host, security)
+
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         """Pull until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
         stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
@@ -177,46 +240,16 @@ class GoPump:
                 if count.full or found.commit_ts == until_ts:
                     break
             else:
-                raise ended_early(f"pump {self._node_id} ({self._host})", at_ts, until_ts)
+                raise ended_early(self._name, at_ts, until_ts)
         except grpc.aio.AioRpcError as error:
-            raise translate(error, f"pump {self._node_id} ({self._host})") from error
+            raise translate(error, self._name) from error
         finally:
             stream.cancel()
         return count.result()
 
     async def close(self) -> None:
-        await self._stop_following()
+        await super().close()
         await self._channel.close()
-
-    async def _stop_following(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _restart(self, after_ts: int) -> None:
-        """Restart the stream at `after_ts`, because an earlier batch failed and is planned again: its binlogs were
-        already discarded here, and the range would look empty."""
-        await self._stop_following()
-        self._binlogs.clear()
-        self._known_after_ts = after_ts
-        pump_name = f"pump {self._node_id} ({self._host})"
-        self._error = PumpUnavailable(f"{pump_name}: the stream restarted at ts {after_ts}, nothing received yet")
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._read()
-                await self._room.wait()
-                continue
-            except grpc.aio.AioRpcError as error:
-                self._error = translate(error, f"pump {self._node_id} ({self._host})")
-            except BinlogError as error:
-                self._error = error
-            self.interrupted = True
-            self._outage.failed(pump=self._node_id, error=str(self._error))
-            await asyncio.sleep(RECONNECT_S)
 
     async def _read(self) -> None:
         """Read one stream over one connection. Returns when the backlog was full for too long; else raises
@@ -237,37 +270,28 @@ class GoPump:
                 self._take(await self._next(stream))
                 self._error = None
                 self._outage.over(pump=self._node_id)
+        except (grpc.aio.AioRpcError, BinlogError):
+            self.interrupted = True
+            raise
         finally:
             stream.cancel()
             await channel.close()
 
     async def _next(self, stream: Any) -> bytes:
         """Return the next binlog. Raises PumpUnavailable when the stream ended or none arrived in time."""
-        pump_name = f"pump {self._node_id} ({self._host})"
         try:
             async with asyncio.timeout(self._silence_max_s):
                 answer = await stream.read()
         except TimeoutError:
             raise PumpUnavailable(
-                f"{pump_name}: nothing came for {self._silence_max_s:g} s, not even a fake binlog "
+                f"{self._name}: nothing came for {self._silence_max_s:g} s, not even a fake binlog "
                 "(go-pump-silence-max): the pump's host or the network is down, the pump hangs, or one of its "
                 "transactions is not committed"
             ) from None
         if answer is grpc.aio.EOF:
-            raise PumpUnavailable(f"{pump_name}: the stream ended")
+            raise PumpUnavailable(f"{self._name}: the stream ended")
         payload: bytes = answer.entity.payload
         return payload
-
-    async def _has_room(self) -> bool:
-        """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
-        pump is alive."""
-        self._room.clear()
-        try:
-            async with asyncio.timeout(self._silence_max_s):
-                await self._room.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def _take(self, payload: bytes) -> None:
         found = envelope.scan(payload)
@@ -280,6 +304,5 @@ class GoPump:
             )
             return
         if found.start_ts != found.commit_ts:
-            is_ddl = bool(found.ddl_job_id)
-            self._binlogs.append(ReceivedBinlog(found.commit_ts, len(payload), is_ddl, found.schema_version))
+            self._add(payload, found)
         self._resolved_ts = found.commit_ts

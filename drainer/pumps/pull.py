@@ -16,6 +16,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
+from drainer.pumps.topic import kafka_reader, pull_topic
 from drainer.pumps.watermark import Counted, PumpRange, check
 
 MESSAGE_BYTES_MAX = 1 << 20
@@ -72,7 +73,7 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
     pump_name = f"pump {part.node_id} ({part.host})"
     received = Received()
     try:
-        for message in _translated(part, cluster_id, _connected(part, security)):
+        for message in _translated(part, cluster_id, security):
             found, before = ext.PullRangeResp.FromString(message), received.found
             payloads = received.add(found)
             if payloads:
@@ -87,9 +88,12 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
     check(part.planned, came, pump_name=pump_name, after_ts=part.after_ts, until_ts=until_ts, where="from it")
 
 
-def _translated(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
+def _translated(part: PumpRange, cluster_id: int, security: Security) -> Iterator[bytes]:
     """Yield the messages of a range. Raises NoExtension, and as `pull`."""
-    messages = _pull_extension if part.extension else _pull_go
+    if part.topic is not None:
+        yield from pull_topic(kafka_reader(part.topic), part.topic.name, part.after_ts, part.until_ts)
+        return
+    messages, channel = (_pull_extension if part.extension else _pull_go), _connected(part, security)
     try:
         yield from messages(part, cluster_id, channel)
     except grpc.RpcError as error:

@@ -13,11 +13,14 @@ from binlog.cluster.registry import NodeRecord, Registry
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
+from binlog.topic.message import topic_name
+from binlog.topic.settings import TopicSection
 
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
 from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
 from drainer.pumps.health import HeldBack, Membership, PumpView, report_late, report_pending
-from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Watermark, watermark_of
+from drainer.pumps.topic import TopicPump, TopicSilent
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Topic, Watermark, watermark_of
 
 
 # Decides which pumps count for the watermark (correctness rule 8: which pumps count). Pure.
@@ -33,7 +36,7 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, W
 class RegisteredPump:
     """One pump, from a linearizable read of the registry. `final`: the record of a `paused` pump states that
     nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1: paused pumps); a Go pump never
-    does."""
+    does. `archived`: a topic in Kafka keeps its binlogs, also while it is offline."""
 
     node_id: str
     host: str
@@ -41,12 +44,18 @@ class RegisteredPump:
     mod_revision: int
     max_commit_ts: int
     final: bool
+    archived: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be read any more."""
+        return self.state is State.OFFLINE and not self.archived
 
 
 def counts(pump: RegisteredPump, *, after_ts: int) -> bool:
     """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
     if pump.state is State.OFFLINE:
-        return False
+        return pump.archived and pump.max_commit_ts > after_ts
     return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
 
 
@@ -79,11 +88,13 @@ class PumpSet:
         dial: Dial,
         *,
         membership: Membership | None = None,
+        archived: bool = False,
     ) -> None:
-        """`membership`: None for a reader without a stored position."""
+        """`membership`: None for a reader without a stored position. `archived`: see RegisteredPump."""
         self._registry = registry
         self._dial = dial
         self._membership = membership
+        self._archived = archived
         self._probed_at: dict[str, float] = {}
         self._clients: dict[tuple[str, str], PumpClient] = {}
         self._list: list[RegisteredPump] | None = None
@@ -104,7 +115,8 @@ class PumpSet:
             self._list = await self._read_list(after_ts)
             if not unchanged(before, self._list, after_ts=after_ts):
                 continue
-            marks = tuple(self._accept(p, a) for p, a in zip(asked, answers, strict=True))
+            found = (self._accept(p, a) for p, a in zip(asked, answers, strict=True))
+            marks = tuple(mark for mark in found if mark is not None)
             if self._membership is not None:
                 await self._membership.settle(self.views, marks, self._clients, after_ts)
             return watermark_of(marks, floor_ts=after_ts)
@@ -137,7 +149,7 @@ class PumpSet:
                 report_pending(view, found)
                 view.inspection = found
 
-        current = {(p.node_id, p.host) for p in self._list or () if p.state is not State.OFFLINE}
+        current = {(p.node_id, p.host) for p in self._list or () if not p.gone}
         await asyncio.gather(*(one(key, c) for key, c in self._clients.items() if key in current))
 
     async def close(self) -> None:
@@ -151,7 +163,7 @@ class PumpSet:
             raise HeldBack("", f"the registry does not answer: {error}") from error
         if listing.unreadable:
             raise HeldBack(listing.unreadable[0], "its record in the registry cannot be read")
-        pumps = [registered_pump(record) for record in listing.nodes]
+        pumps = [registered_pump(record, archived=self._archived) for record in listing.nodes]
         for pump in pumps:
             view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
             view.host, view.state, view.counts = pump.host, pump.state, counts(pump, after_ts=after_ts)
@@ -164,7 +176,7 @@ class PumpSet:
             if view.node_id not in here:  # only an operator removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
                 view.away.over("a pump that does not answer was removed from the registry", pump=view.node_id)
-        await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
+        await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if not pump.gone})
         return pumps
 
     async def _drop_clients(self, wanted: set[tuple[str, str]]) -> None:
@@ -206,12 +218,16 @@ class PumpSet:
         _log.info("a Python pump replaced a Go pump", pump=pump.node_id, host=pump.host)
         return found
 
-    def _accept(self, pump: RegisteredPump, answer: PumpMark | BaseException) -> PumpMark:
+    def _accept(self, pump: RegisteredPump, answer: PumpMark | BaseException) -> PumpMark | None:
+        """Return the mark; None if an offline pump's topic has been read to its end."""
         view = self.views[pump.node_id]
         if isinstance(answer, PumpMark):
             view.away.over(pump=pump.node_id)
             view.resolved_ts, view.error, view.down_since = answer.resolved_ts, "", None
             return answer
+        if pump.state is State.OFFLINE and isinstance(answer, TopicSilent):
+            view.away.over(pump=pump.node_id)
+            return None
         if isinstance(answer, ClusterMismatch | PurgedPosition) or not isinstance(answer, BinlogError):
             raise answer
         view.error = str(answer)
@@ -221,7 +237,7 @@ class PumpSet:
         raise HeldBack(pump.node_id, why) from answer
 
 
-def registered_pump(record: NodeRecord) -> RegisteredPump:
+def registered_pump(record: NodeRecord, *, archived: bool = False) -> RegisteredPump:
     """Convert a registry record."""
     status = record.status
     return RegisteredPump(
@@ -231,6 +247,7 @@ def registered_pump(record: NodeRecord) -> RegisteredPump:
         record.mod_revision,
         status.max_commit_ts,
         final=status.final,
+        archived=archived,
     )
 
 
@@ -241,5 +258,16 @@ def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SIL
         if extension:
             return ExtensionPump(node_id, host, cluster_id=cluster_id, security=security)
         return GoPump(node_id, host, cluster_id=cluster_id, security=security, silence_max_s=silence_max_s)
+
+    return dial
+
+
+def dial_topics(section: TopicSection, cluster_id: int, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:
+    """Return a factory of clients that read the topics of this cluster's pumps in their place."""
+    client = tuple(section.client_settings().items())
+
+    def dial(node_id: str, host: str, _extension: bool) -> PumpClient:
+        topic = Topic(topic_name(section.topic_prefix, cluster_id, node_id), client)
+        return TopicPump(node_id, host, topic, silence_max_s=silence_max_s)
 
     return dial

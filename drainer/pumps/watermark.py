@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 
@@ -69,6 +69,14 @@ def check(planned: Counted | None, found: Counted, *, pump_name: str, after_ts: 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The topic in Kafka that has a pump's binlogs. `client`: settings of the client library."""
+
+    name: str
+    client: tuple[tuple[str, str], ...] = field(repr=False)
+
+
 class Stop(IntEnum):
     """Why a pump ends a batch where it does (`WatermarkResp.Stop`)."""
 
@@ -115,7 +123,8 @@ class PumpMark:
     For rule 22 (planned binlogs are pulled): `last_ts` is the last binlog of the batch (0: none), `splits` the counts
     up to each of `split_ts`, and `bytes_exact` whether bytes equal those of a pull.
 
-    `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown."""
+    `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown.
+    `topic`: where the binlogs are read instead of from the pump; None: from the pump."""
 
     node_id: str
     host: str
@@ -133,6 +142,7 @@ class PumpMark:
     bytes_exact: bool = False
     stop_bytes: int = 0
     holding: Pending | None = None
+    topic: Topic | None = None
 
     @property
     def empty(self) -> bool:
@@ -184,7 +194,8 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PumpRange:
-    """One pull: all binlogs of one pump in (after_ts, until_ts]. `planned`: their counts, None if unknown."""
+    """One pull: all binlogs of one pump in (after_ts, until_ts]. `planned`: their counts, None if unknown. `topic`: as
+    in PumpMark."""
 
     node_id: str
     host: str
@@ -192,6 +203,7 @@ class PumpRange:
     after_ts: int
     until_ts: int
     planned: Counted | None = None
+    topic: Topic | None = None
 
 
 def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:
@@ -207,7 +219,7 @@ def ranges_of(mark: PumpMark, *, after_ts: int, until_ts: int, pieces_max: int) 
     edges = [after_ts, *dict.fromkeys(cuts), until_ts]
     counted = [Counted(), *(mark.counted(ts) for ts in edges[1:])]
     return tuple(
-        PumpRange(mark.node_id, mark.host, mark.extension, low, high, _between(begin, end))
+        PumpRange(mark.node_id, mark.host, mark.extension, low, high, _between(begin, end), mark.topic)
         for (low, high), (begin, end) in zip(pairwise(edges), pairwise(counted), strict=True)
     )
 

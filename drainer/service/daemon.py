@@ -48,7 +48,7 @@ from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.departed_pumps import DepartedPumps, scope_of
 from drainer.pumps.health import Membership
-from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.survey import PumpSet, dial_topics, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
@@ -365,11 +365,15 @@ def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode
         position=lambda: pipeline.position_ts,
         started_ts=upstream.now_ts,
         status_addr=reachable(config.status_address(), config.registered_address()),
+        reads_topics=config.source == "kafka",
     )
 
 
 def _pumps(config: Config, upstream: Upstream, membership: Membership | None = None) -> PumpSet:
     silence_max_s = config.go_pump_silence_max
+    if config.source == "kafka":
+        topics = dial_topics(config.kafka_source, upstream.cluster_id, silence_max_s=silence_max_s)
+        return PumpSet(upstream.registry, topics, membership=membership, archived=True)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)
 

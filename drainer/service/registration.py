@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from binlog.cluster import tso
-from binlog.cluster.node import STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.cluster.node import SOURCE_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
 from binlog.cluster.own_record import OwnRecord
 from binlog.cluster.registry import Registry
 from binlog.errors import BinlogError, RegistryConflict
@@ -31,6 +31,7 @@ class DrainerNode:
 
     `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20: what pumps
     must keep). `status_addr`: host:port where binlogctl finds /state, stored in a label; "" for none.
+    `reads_topics`: from Kafka in place of the pumps.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class DrainerNode:
         position: Callable[[], int],
         started_ts: int,
         status_addr: str = "",
+        reads_topics: bool = False,
     ) -> None:
         self._record = OwnRecord(registry, "drainers", node_id)
         self._node_id, self._host = node_id, host
-        self._label = {STATUS_LABEL: status_addr} if status_addr else None
+        labels = {STATUS_LABEL: status_addr, SOURCE_LABEL: "kafka" if reads_topics else ""}
+        self._label = {name: value for name, value in labels.items() if value} or None
         self._position = position
         self._started_ts, self._started_at = started_ts, time.monotonic()
         self.state = State.OFFLINE

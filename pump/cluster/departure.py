@@ -15,7 +15,7 @@ from binlog.runtime.outage import Outage
 from pump.cluster.drainer_notice import is_stale
 from pump.cluster.node import Node
 from pump.store.store import Store
-from pump.tasks.gc import drainers_of
+from pump.tasks.gc import Topic, drainers_of, readers
 
 PASSED_POLL_S = 1.0
 SEAL_S = 5.0  # for writes that were accepted before the store was sealed
@@ -29,7 +29,14 @@ class Leaving:
     """Takes a pump out of the cluster while it still serves stored binlogs. Call `leave` once."""
 
     def __init__(
-        self, node: Node, store: Store, registry: Registry, timestamps: TimestampSource, *, drain_wait_s: float
+        self,
+        node: Node,
+        store: Store,
+        registry: Registry,
+        timestamps: TimestampSource,
+        *,
+        drain_wait_s: float,
+        topic: Topic | None = None,
     ) -> None:
         """`drain_wait_s`: how long pending prewrites may take to get their commits."""
         self._node = node
@@ -37,6 +44,7 @@ class Leaving:
         self._registry = registry
         self._timestamps = timestamps
         self._drain_wait_s = drain_wait_s
+        self._topic = topic
 
     async def leave(self, event: Event) -> None:
         """Leave with PAUSE or CLOSE, as Pump.stop says. Raises BinlogError if the new state cannot be registered."""
@@ -81,7 +89,8 @@ class Leaving:
             async with asyncio.timeout(READ_WAIT_S):
                 now_ts = await self._timestamps.get()
                 while True:
-                    online = [d for d in await drainers_of(self._registry) if d.state is State.ONLINE]
+                    known = readers(await drainers_of(self._registry), self._topic)
+                    online = [each for each in known if each.state is State.ONLINE]
                     if all(d.max_commit_ts >= final_ts or is_stale(d, now_ts) for d in online):
                         return
                     await asyncio.sleep(READ_POLL_S)
@@ -96,7 +105,7 @@ class Leaving:
             try:
                 fake_ts = await self._store.writes.write_fake()
                 ts = ts or fake_ts
-                drainers = await drainers_of(self._registry)
+                drainers = readers(await drainers_of(self._registry), self._topic)
                 outage.over()
                 behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
                 if not behind:

@@ -24,14 +24,14 @@ _log = get_logger("pump.cluster.drainer_notice")
 
 
 async def notify_drainers(registry: Registry, security: Security | None, *, now_ts: int, pause_s: float = 1.0) -> None:
-    """Call Cistern.Notify of every online drainer.
+    """Call Cistern.Notify of every online drainer, except those that read topics, and may stand anywhere.
 
     Raises NotifyFailed if a drainer with a fresh record does not accept the call. A drainer that has not written its
     record for STALE_S is dead although its record says `online`. It must not keep pumps from starting (L-20), so it is
     only logged.
     """
     drainers = [record.status for record in (await registry.list("drainers")).nodes]
-    online = [status for status in drainers if status.state is State.ONLINE]
+    online = [status for status in drainers if status.state is State.ONLINE and not status.reads_topics]
     failures = await asyncio.gather(*(_notify(status, security, pause_s) for status in online))
     for status, failure in zip(online, failures, strict=True):
         if failure is None:

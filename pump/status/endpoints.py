@@ -36,6 +36,7 @@ from pump.status.page import behind, charts, page
 from pump.status.starting_page import starting_document, starting_page, starting_text
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
+from pump.tasks.publisher import Publisher
 from pump.tasks.score import Measures
 
 PENDING_SHOWN = 20
@@ -58,6 +59,7 @@ class StatusPages:
         *,
         measures: Callable[[], Measures],
         tikv: TiKV | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._store = store
         self._node = node
@@ -69,6 +71,7 @@ class StatusPages:
         self._history = History()
         self._measures = measures
         self._tikv = tikv
+        self._publisher = publisher
 
     def routes(self) -> dict[str, Page]:
         return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
@@ -139,6 +142,7 @@ class StatusPages:
         if not self._store.opened:
             return starting_document(self._node.node_id, self._store.reading.now)
         store, now_s, measures = self._store, time.monotonic(), self._measures()
+        kafka = self._publisher
         return {
             "nodeId": self._node.node_id,
             "state": str(self._node.state),
@@ -168,6 +172,7 @@ class StatusPages:
             "belowGCSafePointCount": len(store.pending_below_safepoint()),
             "lateCommitCount": store.writes.counters.late_commits,
             "lateCommitTS": list(store.writes.counters.late_ts),
+            "kafka": kafka and {"topic": kafka.topic, "publishedTS": kafka.published_ts, "error": kafka.error},
         }
 
     async def drainers(self) -> Response:

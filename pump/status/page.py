@@ -35,6 +35,7 @@ def page(
         Fact("purged", tso.format_local(own["purgedTS"])[:19], "all binlogs up to that time")
         if own["purgedTS"]
         else Fact("purged", "nothing"),
+        *_published(own.get("kafka"), now_ms),
         Fact("late commits", f"{own['lateCommitCount']:,}", "0 is right", _none(own["lateCommitCount"])),
     )
     pending = Table(
@@ -121,6 +122,16 @@ def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
         )
         found.append(Alarm(text, Mood.BAD))
     return found
+
+
+def _published(kafka: Mapping[str, Any] | None, now_ms: int) -> list[Fact]:
+    if kafka is None:
+        return []
+    behind_s, known = behind(kafka["publishedTS"], now_ms), bool(kafka["publishedTS"])
+    mood = Mood.BAD if kafka["error"] else _mood(behind_s)
+    return [
+        Fact("in Kafka", f"{span_text(behind_s)} ago" if known else "unknown", kafka["error"] or kafka["topic"], mood)
+    ]
 
 
 def _oldest(oldest_s: float) -> str:

@@ -18,7 +18,7 @@ from binlog.runtime.outage import Outage
 
 from pump.metrics.storage_metrics import DRAINER_FAR_BEHIND
 from pump.store.store import Store
-from pump.tasks.gc import drainers_of
+from pump.tasks.gc import Topic, drainers_of, readers
 
 INTERVAL_S = 600.0
 EARLY = timedelta(hours=20)
@@ -40,10 +40,11 @@ class DrainerLag:
     """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `poll` checks
     once."""
 
-    def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
+    def __init__(self, store: Store, registry: Registry, retention: timedelta, topic: Topic | None = None) -> None:
         self._store = store
         self._registry = registry
         self._retention = retention
+        self._topic = topic
 
     async def run(self, interval_s: float = INTERVAL_S) -> None:
         outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
@@ -58,12 +59,15 @@ class DrainerLag:
     async def poll(self) -> list[NodeStatus]:
         """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
         purged_ts = self._store.reads.purged_ts
-        found = far_behind(await drainers_of(self._registry), purged_ts=purged_ts, retention=self._retention)
+        drainers = readers(await drainers_of(self._registry), self._topic)
+        found = far_behind(drainers, purged_ts=purged_ts, retention=self._retention)
         for drainer in found:
             DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
             _log.error(
-                "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk. If it will "
-                "never run again: binlogctl offline-drainer, or update-drainer -state offline",
+                "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk",
+                remedy="if it will never run again: binlogctl offline-drainer, or update-drainer -state offline"
+                if drainer.host
+                else "its brokers must store what this pump publishes; or remove [kafka] from the configuration",
                 drainer=drainer.node_id,
                 state=drainer.state,
                 position=format_local(drainer.max_commit_ts) if drainer.max_commit_ts else "none",

@@ -43,17 +43,33 @@ async def drainers_of(registry: Registry) -> list[NodeStatus]:
     return [record.status for record in listing.nodes]
 
 
+Topic = Callable[[], NodeStatus]  # the pump's topic in Kafka (pump.tasks.publisher), in the form of a drainer's record
+
+
+def readers(drainers: Sequence[NodeStatus], topic: Topic | None) -> Sequence[NodeStatus]:
+    """Return all for which binlogs are kept: drainers, and the pump's topic, if it has one, in place of those drainers
+    that read the topic."""
+    return drainers if topic is None else [*(each for each in drainers if not each.reads_topics), topic()]
+
+
 class GarbageCollector:
     """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
 
     def __init__(
-        self, store: Store, registry: Registry, retention: timedelta, *, clock_ms: Callable[[], int] | None = None
+        self,
+        store: Store,
+        registry: Registry,
+        retention: timedelta,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        topic: Topic | None = None,
     ) -> None:
         """`clock_ms`: unix milliseconds; by default this machine's clock, but not ahead of the timestamp source's."""
         self._store = store
         self._clock_ms = clock_ms or self._bounded_clock_ms
         self._registry = registry
         self._retention = retention
+        self._topic = topic
         self._working = asyncio.Lock()
         self._stopping = threading.Event()
 
@@ -82,7 +98,7 @@ class GarbageCollector:
         point."""
         async with self._working:
             point = purge_point(
-                await drainers_of(self._registry),
+                readers(await drainers_of(self._registry), self._topic),
                 now_ms=self._clock_ms(),
                 retention=self._retention,
                 resolved_ts=self._store.resolved_ts,

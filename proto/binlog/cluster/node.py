@@ -17,7 +17,8 @@ from binlog.errors import DecodeError, LifecycleError
 # Labels of this project. The original's programs ignore them.
 FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
 STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state is answered
-OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL})
+SOURCE_LABEL = "source"  # "kafka": a drainer that reads the pumps' topics and asks no pump
+OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL, SOURCE_LABEL})
 
 
 def parse_labels(items: Iterable[str]) -> dict[str, str]:
@@ -104,6 +105,11 @@ class NodeStatus:
     def final(self) -> bool:
         """Whether a `paused` pump promises FINAL_LABEL. Meaningless for any other state."""
         return self.label is not None and self.label.get(FINAL_LABEL) == "true"
+
+    @property
+    def reads_topics(self) -> bool:
+        """Whether this is a drainer with SOURCE_LABEL."""
+        return self.label is not None and self.label.get(SOURCE_LABEL) == "kafka"
 
     def to_json(self) -> bytes:
         """Return compact JSON as Go writes it, with `<`, `>` and `&` escaped."""

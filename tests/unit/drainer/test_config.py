@@ -51,6 +51,12 @@ def test_filter_rules_of_ticdc_select_the_same_tables(tmp_path: Path) -> None:
     assert [filter_.allows(*name) for name in [*left_out, ("gone", "")]] == [False] * (len(left_out) + 1)
 
 
+def test_source_kafka_needs_addresses_of_brokers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kafka-source\] addresses"):
+        loaded(tmp_path, 'source = "kafka"').check()
+    loaded(tmp_path, f'source = "kafka"\n[kafka-source]\naddresses = ["b:9092"]\n{SQLITE}path = "d"').check()
+
+
 def test_lock_of_former_drainer_is_waited_for_unless_its_lease_has_ended(tmp_path: Path) -> None:
     to = loaded(tmp_path, "").syncer.to
     assert isinstance(to, MySQLSection)

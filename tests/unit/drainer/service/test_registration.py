@@ -64,6 +64,13 @@ async def test_closed_drainer_is_registered_as_offline() -> None:
     assert (await record(registry)).state is State.OFFLINE
 
 
+async def test_drainer_that_reads_topics_says_so_in_its_record() -> None:
+    registry = Registry(MemoryEtcd())
+    node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 5, started_ts=1, reads_topics=True)
+    await node.register()
+    assert (await record(registry)).reads_topics
+
+
 async def test_drainer_record_write_with_lost_answer_is_recognised_as_its_own() -> None:
     """One change of etcd's leader while a drainer stops must not look like a second process with its id."""
     etcd = LossyEtcd()

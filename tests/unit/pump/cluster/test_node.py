@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from binlog.cluster.node import Event, NodeStatus, State
+from binlog.cluster.node import SOURCE_LABEL, Event, NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import ConfigError, EtcdError, RegistryConflict
@@ -237,6 +237,9 @@ async def drainer(etcd: MemoryEtcd, name: str, servicer: Drainer | None, *, age_
 async def test_notify_drainers_reaches_living_ones_and_ignores_stale_records() -> None:
     """All must answer (P-LC-05); a dead one with a stale record is only warned about (L-20)."""
     etcd, living = MemoryEtcd(), Drainer()
+    label = {SOURCE_LABEL: "kafka"}  # it may stand where no pump reaches it
+    reader = NodeStatus("reader", "127.0.0.1:1", State.ONLINE, label=label, update_ts=NOW)
+    await Registry(etcd).create("drainers", reader)
     async with drainer(etcd, "d1", living), drainer(etcd, "stale", None, age_ms=31_000):
         await notify_drainers(Registry(etcd), None, now_ts=NOW, pause_s=0.01)
     assert living.notified == 1

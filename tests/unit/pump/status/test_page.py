@@ -31,6 +31,12 @@ def test_status_page_of_healthy_pump_has_no_alarm() -> None:
     assert "1.5 s ago" in text and "2.0 KiB" in text and "d1" in text
 
 
+def test_status_page_shows_what_is_published_to_kafka_or_why_nothing_is() -> None:
+    kafka = {"topic": "t-1-p1", "publishedTS": tso.compose(NOW_MS - 2500), "error": ""}
+    assert "t-1-p1" in draw(kafka=kafka) and "2.5 s ago" in draw(kafka=kafka)
+    assert "no broker" in draw(kafka={**kafka, "publishedTS": 0, "error": "no broker answers"})
+
+
 def test_status_page_shows_alarm_for_each_fault() -> None:
     pending = {"startTS": 5, "ageSeconds": 30.0, "ddlJobID": 0, "prewriteKey": "6b"}
     assert "pending for 30.0 s" in draw(pendingCount=1, pending=[pending])

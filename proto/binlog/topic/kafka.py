@@ -1,0 +1,181 @@
+"""The door to Kafka for the pumps' topics: writes and reads a topic of one partition with confluent-kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from binlog.cluster.tso import physical_ms
+from binlog.topic.message import Outgoing, TopicError
+
+ANSWER_S = 5.0
+STORED_S = 30.0  # how long brokers may take to store what was sent
+MESSAGES_MAX = 64  # that one read returns
+AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
+
+
+_READING = {
+    "group.id": "tidb-binlog",  # required by the library; no offset is committed
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": AHEAD_KBYTES,
+}
+_WRITING = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(STORED_S * 1000), "linger.ms": 5}
+
+
+def _text(error: BaseException | KafkaError) -> str:
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    return f"{found.name()}: {found.str()}" if isinstance(found, KafkaError) else str(found)
+
+
+class _Client:
+    """What a writer and a reader share: the settings, and the client library's last complaint."""
+
+    def __init__(self, settings: Mapping[str, str], topic: str) -> None:
+        self.trouble = ""
+        self._topic = topic
+        self._conf: dict[str, Any] = {**settings, "log_level": 0, "error_cb": self._note}
+
+    def _note(self, error: KafkaError) -> None:
+        self.trouble = _text(error)
+
+    def _failed(self, what: str, error: BaseException | KafkaError) -> TopicError:
+        return TopicError(f"topic {self._topic}: {what}: {_text(error)}")
+
+
+class KafkaReader(_Client):
+    """Reads a topic. `at_end`: everything that was there has been read. Belongs to no consumer group."""
+
+    def __init__(self, settings: Mapping[str, str], topic: str) -> None:
+        super().__init__(settings, topic)
+        self.at_end = False
+        self._consumer: Any = None
+
+    def open(self, after_ts: int) -> None:
+        """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
+        self._begin_at(lambda low, high: self._first(after_ts, high) if after_ts > 0 else low)
+
+    def last(self) -> bytes | None:
+        """Return the last message of the topic, or None. Raises TopicError."""
+        end_s = time.monotonic() + STORED_S
+        self._begin_at(lambda low, high: max(low, high - 1))
+        found: list[tuple[int, bytes]] = []
+        while not self.at_end:
+            found += self.read(0.5)
+            if time.monotonic() > end_s:
+                raise TopicError(f"topic {self._topic}: its last message cannot be read: {self.trouble}")
+        return found[-1][1] if found else None
+
+    def read(self, timeout_s: float) -> list[tuple[int, bytes]]:
+        """Return offset and value of the next messages, none if none arrive in time. Raises TopicError."""
+        found = []
+        for message in self._consumer.consume(MESSAGES_MAX, timeout=timeout_s):
+            error = message.error()
+            if error is None:
+                self.at_end = False
+                found.append((message.offset(), message.value() or b""))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.at_end = True
+            elif not error.retriable():
+                raise self._failed("cannot be read", error)
+        return found
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _begin_at(self, begin: Callable[[int, int], int]) -> None:
+        """Read from the offset that `begin` returns for the topic's first offset and its end."""
+        self.close()
+        self.at_end = False
+        try:
+            self._consumer = Consumer({**self._conf, **_READING})
+            # The end is read first: a message that arrives meanwhile must not be passed over.
+            of = TopicPartition(self._topic, 0)
+            offset = begin(*self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+        except KafkaException as error:
+            raise self._failed("cannot be read", error) from error
+
+    def _first(self, after_ts: int, end: int) -> int:
+        """Return the offset of the first message that is not older than `after_ts`."""
+        wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
+        (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return int(found.offset) if found.offset >= 0 else end
+
+
+class KafkaWriter(_Client):
+    """Writes a topic, from one thread at a time. After an error, open it again."""
+
+    def __init__(self, settings: Mapping[str, str], topic: str, message_bytes_max: int) -> None:
+        super().__init__(settings, topic)
+        self._reader = KafkaReader(settings, topic)
+        self._bytes_max = message_bytes_max
+        self._producer: Any = None
+
+    def open(self) -> bytes | None:
+        """Create the topic if it is missing; return its last message, or None. Raises TopicError."""
+        self.close()
+        try:
+            self._create()
+            self._producer = Producer({**self._conf, **_WRITING, "message.max.bytes": self._bytes_max})
+        except KafkaException as error:
+            raise self._failed("cannot be created", error) from error
+        try:
+            return self._reader.last()
+        finally:
+            self._reader.close()
+
+    def _create(self) -> None:
+        admin = AdminClient(self._conf)
+        found = admin.list_topics(timeout=ANSWER_S).topics.get(self._topic)
+        if found is not None and found.error is None:
+            if len(found.partitions) != 1:
+                raise TopicError(f"topic {self._topic} has {len(found.partitions)} partitions, and must have one")
+            return
+        config = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+        new = NewTopic(self._topic, num_partitions=1, replication_factor=-1, config=config)
+        made = admin.create_topics([new], operation_timeout=ANSWER_S, request_timeout=ANSWER_S)
+        try:
+            made[self._topic].result(2 * ANSWER_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """Append messages and wait until the brokers have stored all. Raises TopicError: some may be stored."""
+        producer = self._producer  # another thread may close it meanwhile
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        try:
+            for ts, value in messages:
+                stamp = physical_ms(ts)
+                producer.produce(self._topic, value, partition=0, timestamp=stamp, on_delivery=delivered)
+            left = producer.flush(STORED_S + ANSWER_S)
+        except (KafkaException, BufferError) as error:
+            raise self._failed("a message was not accepted", error) from error
+        if failures:
+            raise self._failed(f"a message was not stored ({self.trouble})", failures[0])
+        if left:
+            raise TopicError(f"topic {self._topic}: messages are not stored: {self.trouble}")
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            with contextlib.suppress(KafkaException):
+                producer.flush(1)

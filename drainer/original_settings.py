@@ -114,7 +114,9 @@ class OriginalSyncerSection(Section):
     enable_dispatch: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     disable_detect: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     enable_detect: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
-    load_schema_snapshot: bool = Field(False, description=f"{WITHOUT_EFFECT}: the schema is made from the DDL history")
+    load_schema_snapshot: bool = Field(
+        False, description=f"{WITHOUT_EFFECT}: the schema is read from TiKV where that still has it"
+    )
     relay: RelaySection = Field(default_factory=lambda: RelaySection.model_validate({}))
 
 

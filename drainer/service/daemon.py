@@ -61,7 +61,7 @@ from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, advance_s
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -386,7 +386,9 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
 
 def batch_sizes(config: Config, destination: AnySink) -> Sizes:
     """Return the limits of a batch: bytes and binlogs read, which bound the memory that it takes."""
-    if config.syncer.distributed and destination.parallel is not None:
+    # With a relay log, the original's destination can be completed without pumps. Here it is never incomplete then.
+    whole = bool(config.syncer.relay.log_dir) and destination.wants is Wants.NET
+    if config.syncer.distributed and destination.parallel is not None and not whole:
         return Sizes(
             driver_bytes_max=config.driver_bytes_max,
             distributed_bytes_min=config.distributed_bytes_min,

@@ -30,7 +30,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 
 class TiKVScan:
-    """The keys of the TiKV cluster whose PD is at `pd_urls`, at `read_ts`, which must not be below PD's GC safepoint."""
+    """The keys of the TiKV cluster whose PD is at `pd_urls`, at `read_ts`, which is not below PD's GC safepoint."""
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
     destination = config.syncer.sink(former_has_ended=config.standby)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy(), _snapshots(config))
+    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy(), snapshot_reader(config))
     pumps = _pumps(config, upstream)
     try:
         known = await _unless(stop, provider.known(initial_ts))
@@ -283,7 +283,7 @@ def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
 
 
-def _snapshots(config: Config) -> Callable[[], Awaitable[SchemaSnapshot]] | None:
+def snapshot_reader(config: Config) -> Callable[[], Awaitable[SchemaSnapshot]] | None:
     """Return what reads the schema from TiKV, if a status port has the jobs after it."""
     if not config.schema_.history_url or config.schema_.history_file:
         return None

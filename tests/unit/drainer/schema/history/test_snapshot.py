@@ -16,11 +16,13 @@ from binlog.tidb.number import encode_int
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
+from drainer.config import Config
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.snapshot import SETTLED_MS, SchemaSnapshot, SnapshotUnusable, read_snapshot
 from drainer.schema.history.status_port import UrlSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
+from drainer.service.daemon import snapshot_reader
 from tests.support.schema_case import job, table
 from tests.support.stub_tikv import ScannedTiKV
 
@@ -220,3 +222,15 @@ async def test_position_older_than_the_snapshot_reads_the_whole_history() -> Non
     provider = await opened(port, GC_TS, snapshot())
     assert port.asked[0] == "limit=200" and port.asked[-1] == "" and len(provider._history) == 600
     assert provider.schema.catalog.tables[10].versions[-1] == VERSION
+
+
+@pytest.mark.parametrize(
+    ("schema", "reads"),
+    [({}, False), ({"history-url": "http://tidb"}, True), ({"history-url": "http://tidb", "history-file": "f"}, False)],
+)
+async def test_drainer_reads_snapshot_if_status_port_is_the_only_source(
+    tikv: ScannedTiKV, schema: dict[str, str], reads: bool
+) -> None:
+    read = snapshot_reader(Config.model_validate({"pd-urls": f"http://{tikv.addr}", "schema": schema}))
+    assert (read is not None) == reads
+    assert read is None or (await read()).version == VERSION

@@ -73,7 +73,8 @@ class SchemaSection(Section):
     history_file: str = Field("", description="TiDB's /ddl/history as a file: a JSON array, or a job on each line")
     history_url: str = Field(
         "",
-        description="a TiDB status port, as http://host:10080; its /ddl/history is read, again when a job is missing",
+        description="a TiDB status port, as http://host:10080; its /ddl/history is read, again when a job is missing; "
+        "at start only the jobs after PD's GC safepoint, if TiKV can be read",
     )
 
 

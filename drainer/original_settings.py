@@ -28,12 +28,6 @@ def _usual_text(value: str) -> str:
     return value
 
 
-def _no_relay(value: str) -> str:
-    if value:
-        raise ValueError("there are no relay logs here: remove it; a batch that was begun is finished from the pumps")
-    return value
-
-
 def whole_rows(value: int) -> int:
     """Return a validator of sync-mode: 0, which is the default, or 1."""
     if value not in _SYNC_MODES:
@@ -73,7 +67,11 @@ def _of_a_server(value: str) -> str:
 class RelaySection(Section):
     """`[syncer.relay]` of the original."""
 
-    log_dir: Annotated[str, AfterValidator(_no_relay)] = Field("", description="must be empty: there are no relay logs")
+    log_dir: str = Field(
+        "",
+        description="if it is set, every batch for MySQL, TiDB or MariaDB is one transaction there, so that nothing "
+        "has to be finished after a disaster; nothing is written to the folder",
+    )
     max_file_size: int = Field(10_485_760, description=f"{WITHOUT_EFFECT}: there are no relay logs")
 
 
@@ -114,7 +112,9 @@ class OriginalSyncerSection(Section):
     enable_dispatch: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     disable_detect: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     enable_detect: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
-    load_schema_snapshot: bool = Field(False, description=f"{WITHOUT_EFFECT}: the schema is made from the DDL history")
+    load_schema_snapshot: bool = Field(
+        False, description=f"{WITHOUT_EFFECT}: the schema is read from TiKV where that still has it"
+    )
     relay: RelaySection = Field(default_factory=lambda: RelaySection.model_validate({}))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -13,7 +13,7 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import Flag
 
 from drainer.batch.served import Batch
-from drainer.schema.catalog import partition_ids
+from drainer.schema.catalog import Catalog, partition_ids
 from drainer.schema.errors import (
     HistoryBroken,
     HistoryUnavailable,
@@ -23,6 +23,7 @@ from drainer.schema.errors import (
     UnknownColumn,
 )
 from drainer.schema.history.base import JobHistory, JobSource
+from drainer.schema.history.snapshot import SchemaSnapshot, SnapshotUnusable
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
 from drainer.schema.unknown_column import ColumnResult, unknown_column, unknown_until
@@ -66,9 +67,16 @@ class TableSource(Protocol):
     async def table(self, table_id: int) -> TableInfo | None: ...
 
 
+@runtime_checkable
+class TailSource(Protocol):
+    """A source that can leave out the jobs before a snapshot."""
+
+    def begin_after(self, snapshot: SchemaSnapshot | None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`tables`: names of the replicated tables; `first_ts`: FinishedTS of the first known DDL, 0: none."""
+    """`tables`: names of the replicated tables; `first_ts`: FinishedTS of the first DDL, 0: none, or not known."""
 
     tables: tuple[tuple[str, str], ...]
     first_ts: int
@@ -79,10 +87,20 @@ class SchemaProvider:
 
     Per batch: `prepare(batch)`, then segment it. Segmenting raises JobUnknown only when `prepare` did not find the job:
     call `missing(error)` and continue from error.final_ts, after a pause if it returns False.
+
+    `read_snapshot`: reads a schema from TiKV, so that the sources are read from there on. If that fails, or the schema
+    is not older than the position, the whole history is read.
     """
 
-    def __init__(self, sources: Sequence[JobSource], policy: Policy) -> None:
+    def __init__(
+        self,
+        sources: Sequence[JobSource],
+        policy: Policy,
+        read_snapshot: Callable[[], Awaitable[SchemaSnapshot]] | None = None,
+    ) -> None:
         self._sources = tuple(sources)
+        self._read_snapshot = read_snapshot
+        self._snapshot: SchemaSnapshot | None = None
         self._policy = policy
         self._history = JobHistory()
         self._logged_sources: list[JobSource] = []
@@ -105,6 +123,7 @@ class SchemaProvider:
         """Read every source and open the schema at a position (see Schema.open). Raises HistoryBroken,
         HistoryUnavailable."""
         await self._read()
+        base = await self._base(position_ts)
         self.schema = Schema.open(
             self._history,
             position_ts=position_ts,
@@ -113,19 +132,57 @@ class SchemaProvider:
             policy=self._policy,
             first_start=first_start,
             complete=self.complete,
+            base=base,
         )
         return self.schema
 
     async def known(self, at_ts: int) -> Known:
         """Tables and first DDL in the history, for a first start. Raises HistoryBroken, HistoryUnavailable."""
         await self._read()
-        schema = Schema.open(self._history, position_ts=at_ts, policy=self._policy)
+        shown = self._snapshot
+        base, shown_ts = (shown.catalog(), shown.ts) if shown is not None else (None, 0)
+        schema = Schema.open(self._history, position_ts=max(at_ts, shown_ts), policy=self._policy, base=base)
         tables, _ = schema.catalog.replicated(self._policy.filter.allows)
-        names = sorted({(table.schema, table.name) for table in tables.values()})
-        finished = [job.finished_ts for job in self._history if job.finished_ts]
+        there = (table for table in tables.values() if shown_ts <= at_ts or table.current.update_timestamp <= at_ts)
+        names = sorted({(table.schema, table.name) for table in there})
+        finished = [job.finished_ts for job in self._history if job.finished_ts and shown is None]
         return Known(tuple(names), min(finished, default=0))
 
+    async def _base(self, position_ts: int) -> Catalog | None:
+        """The catalog of the snapshot; None where the whole history is read."""
+        if self._snapshot is None:
+            return None
+        try:
+            return self._snapshot.catalog_for(position_ts, self._history)
+        except SnapshotUnusable as error:
+            _log.info("the schema in TiKV is not used: reading the whole DDL history", why=str(error))
+        self._begin_after(None)
+        await self._read()
+        return None
+
+    def _begin_after(self, snapshot: SchemaSnapshot | None) -> None:
+        self._snapshot, self._history.begins_after = snapshot, snapshot.version if snapshot is not None else 0
+        self._logged_sources.clear()
+        for source in self._sources:
+            if isinstance(source, TailSource):
+                source.begin_after(snapshot)
+
     async def _read(self) -> None:
+        read_snapshot, self._read_snapshot = self._read_snapshot, None
+        if read_snapshot is not None:
+            try:
+                found = await read_snapshot()
+            except SnapshotUnusable as error:
+                _log.info("the schema is not read from TiKV: reading the whole DDL history", why=str(error))
+            else:
+                self._begin_after(found)
+                _log.info(
+                    "schema read from TiKV: reading the DDL jobs after it",
+                    ts=found.ts,
+                    schema_version=found.version,
+                    tables=len(found.tables),
+                    running_jobs=len(found.running),
+                )
         for source in self._sources:
             jobs = await source.refresh()
             self._history.add(jobs)

@@ -228,6 +228,7 @@ class Schema:
         policy: Policy | None = None,
         first_start: bool = False,
         complete: bool = True,
+        base: Catalog | None = None,
     ) -> Schema:
         """The schema at a destination's position. Jobs count as applied if they finished at or before `position_ts`,
         if the destination has recorded them (`job_done`), or, without such records (`job_done` None: a position taken
@@ -236,8 +237,10 @@ class Schema:
 
         `first_start`: the destination had no position; it was loaded from a copy of the upstream at `position_ts`.
         `complete`: the sources contain every relevant job (see JobSource); if not, rows with unknown columns wait.
+        `base`: the catalog before the first job of `history`, where that does not begin with the first job of all.
         """
         schema = cls(history, policy or Policy(), position_ts=position_ts, first_start=first_start, complete=complete)
+        schema._catalog = base or schema._catalog
         for job in history:
             marked = job_done is not None and job_done(job.id)
             by_version = (job_done is None or not job.finished_ts) and job.schema_version <= schema_version

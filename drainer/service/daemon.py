@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from binlog.cluster import tso
@@ -27,6 +28,7 @@ from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import ClusterClock, connect_timestamps
+from binlog.cluster.upstream import pd_addresses
 from binlog.errors import BinlogError, ConfigError
 from binlog.pb import cistern_pb2
 from binlog.rpc.messages import Buffer
@@ -51,6 +53,7 @@ from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
+from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
 from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
@@ -58,7 +61,7 @@ from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, advance_s
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -208,7 +211,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
     destination = config.syncer.sink(former_has_ended=config.standby)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy())
+    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy(), snapshot_reader(config))
     pumps = _pumps(config, upstream)
     try:
         known = await _unless(stop, provider.known(initial_ts))
@@ -278,6 +281,13 @@ def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
     schema = config.schema_
     security = config.security.security()
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
+
+
+def snapshot_reader(config: Config) -> Callable[[], Awaitable[SchemaSnapshot]] | None:
+    """Return what reads the schema from TiKV, if a status port has the jobs after it."""
+    if not config.schema_.history_url or config.schema_.history_file:
+        return None
+    return partial(read_snapshot, pd_addresses(config), config.security.security())
 
 
 async def _drain(
@@ -380,7 +390,9 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
 
 def batch_sizes(config: Config, destination: AnySink) -> Sizes:
     """Return the limits of a batch: bytes and binlogs read, which bound the memory that it takes."""
-    if config.syncer.distributed and destination.parallel is not None:
+    # With a relay log, the original's destination can be completed without pumps. Here it is never incomplete then.
+    whole = bool(config.syncer.relay.log_dir) and destination.wants is Wants.NET
+    if config.syncer.distributed and destination.parallel is not None and not whole:
         return Sizes(
             driver_bytes_max=config.driver_bytes_max,
             distributed_bytes_min=config.distributed_bytes_min,

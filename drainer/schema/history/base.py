@@ -29,9 +29,11 @@ class JobSource(Protocol):
 
 
 class JobHistory:
-    """Jobs by id and by schema version."""
+    """Jobs by id and by schema version. `begins_after`: the schema version of the snapshot from which on jobs are read,
+    0: they are read from the first on."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self.begins_after = 0
         self._by_id: dict[int, Job] = {}
         self._order: list[tuple[int, int]] = []
         self.add(jobs)
@@ -54,9 +56,9 @@ class JobHistory:
         return self._by_id.get(job_id)
 
     def version_before(self, job: Job) -> int:
-        """Schema version of the known job before this one, 0 for the first."""
+        """Schema version of the known job before this one, at least that of the snapshot; 0 for the first of all."""
         index = bisect_left(self._order, (job.schema_version, 0))
-        return self._order[index - 1][0] if index else 0
+        return max(self._order[index - 1][0] if index else 0, self.begins_after)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -67,4 +69,4 @@ class JobHistory:
 
     @property
     def greatest_version(self) -> int:
-        return self._order[-1][0] if self._order else 0
+        return max(self._order[-1][0] if self._order else 0, self.begins_after)

@@ -23,6 +23,7 @@ from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryBroken, HistoryUnavailable
+from drainer.schema.history.snapshot import SchemaSnapshot
 
 PAGE_JOBS = 200
 TIMEOUT_S = 30.0
@@ -54,7 +55,7 @@ class Pace:
 
 
 class UrlSource:
-    """Reads one status port: the whole history in the first refresh, the newest pages in later ones.
+    """Reads one status port: the history in the first refresh, whole or from a snapshot on; later the newest pages.
 
     A long-running job finishes after jobs with greater ids and may be below the newest page: it is requested by its id
     when it is `wanted`, and the newest page is always read whole, which usually contains it.
@@ -72,6 +73,12 @@ class UrlSource:
         self._fetch = fetch or fetcher()
         self._pace = Pace(interval_s, burst)
         self._known: set[int] = set()
+        self._snapshot: SchemaSnapshot | None = None
+
+    def begin_after(self, snapshot: SchemaSnapshot | None) -> None:
+        """Leave out the jobs whose effect `snapshot` has; None: begin again, with the first job."""
+        self._snapshot = snapshot
+        self._known.clear()
 
     def describe(self) -> str:
         return f"{self._base}/ddl/history"
@@ -81,12 +88,23 @@ class UrlSource:
         pause_s = self._pace.wait_s(time.monotonic())
         if pause_s:
             await asyncio.sleep(pause_s)
-        jobs = await self._pages() if self._known else await self._all()
+        if self._known:
+            jobs = await self._pages()
+        else:
+            jobs = await self._all() if self._snapshot is None else await self._after(self._snapshot)
         if wanted is not None and wanted not in jobs and wanted not in self._known:
             jobs |= await self._page(f"?start_job_id={wanted}&limit=1", absent_ok=True)
         fresh = [self._job(jobs[job_id]) for job_id in sorted(jobs) if job_id not in self._known]
         self._known.update(jobs)
-        return fresh
+        return [job for job in fresh if self._snapshot is None or not self._snapshot.has(job)]
+
+    async def _after(self, snapshot: SchemaSnapshot) -> dict[int, Document]:
+        """The jobs that ended after the snapshot: those that were running then have smaller ids than the others."""
+        jobs = await self._pages()
+        for job in snapshot.running:
+            if job.id not in jobs:
+                jobs |= await self._page(f"?start_job_id={job.id}&limit=1", absent_ok=True)
+        return jobs
 
     def _job(self, document: Document) -> Job:
         try:
@@ -110,7 +128,7 @@ class UrlSource:
         jobs = await self._page(f"?limit={PAGE_JOBS}")
         while jobs:
             lowest = min(jobs)
-            if lowest in self._known or lowest <= 1:
+            if lowest in self._known or lowest <= 1 or self._is_before_snapshot(jobs[lowest]):
                 return jobs
             page = await self._page(f"?start_job_id={lowest}&limit={PAGE_JOBS}", absent_ok=True)
             if any(job_id > lowest for job_id in page):
@@ -119,6 +137,10 @@ class UrlSource:
                 return jobs
             jobs |= page
         return jobs
+
+    def _is_before_snapshot(self, document: Document) -> bool:
+        start_ts = document.get("start_ts")
+        return self._snapshot is not None and isinstance(start_ts, int) and self._snapshot.is_after(start_ts)
 
     async def _all(self) -> dict[int, Document]:
         return await self._page("")

@@ -22,7 +22,7 @@ from binlog.errors import BinlogError
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
 from binlog.runtime.channel import open_channel
 from binlog.runtime.security import Security
-from binlog.tidb.memcomparable import encode_bytes
+from binlog.tidb.memcomparable import decode_bytes, encode_bytes
 
 REQUEST_TIMEOUT_S = 5.0
 
@@ -46,11 +46,14 @@ class BelowSafepoint(BinlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Region:
-    """The location of a key: its region, in the form of a request's context, and the address of the region's leader."""
+class Region:
+    """The location of a key: its region, in the form of a request's context, and the address of the region's leader.
+    `start` and `end`: the region has the keys from `start` to below `end`, which is empty for the last region."""
 
     context: Any
     address: str
+    start: bytes
+    end: bytes
 
 
 class TiKV:
@@ -67,7 +70,7 @@ class TiKV:
         reader's query. With `give_up`, a transaction without any record is rolled back permanently in TiKV, so that it
         cannot commit later. Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable or NotPD.
         """
-        region = await self._region(primary_key)
+        region = await self.region(primary_key)
         channel = open_channel(region.address, self._security)
         try:
             stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
@@ -87,7 +90,7 @@ class TiKV:
 
     async def mvcc(self, key: bytes) -> Any:
         """Return the MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
-        region = await self._region(key)
+        region = await self.region(key)
         channel = open_channel(region.address, self._security)
         try:
             stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
@@ -105,7 +108,8 @@ class TiKV:
         if start_ts <= safepoint_ts:
             raise BelowSafepoint(start_ts, safepoint_ts)
 
-    async def _region(self, key: bytes) -> _Region:
+    async def region(self, key: bytes) -> Region:
+        """Return where a key is, as PD knows it. Raises StoreUnavailable, TimestampUnavailable, NotPD, DecodeError."""
         leader = await ask_first(self._pd_urls, self._security)
         channel = open_channel(leader.address, self._security)
         try:
@@ -125,9 +129,9 @@ class TiKV:
         if not store.address:
             raise StoreUnavailable(f"PD at {leader.address} reports no address of store {peer.store_id}")
         region = found.region
-        return _Region(
-            tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer), store.address
-        )
+        context = tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer)
+        start, end = (decode_bytes(key)[0] if key else b"" for key in (region.start_key, region.end_key))
+        return Region(context, store.address, start, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ class _Found:
     locked: bool = False
 
 
-async def _find(stub: Any, region: _Region, key: bytes, start_ts: int) -> _Found:
+async def _find(stub: Any, region: Region, key: bytes, start_ts: int) -> _Found:
     request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
     answer = await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
     if answer.HasField("region_error") or answer.error:
@@ -154,7 +158,7 @@ async def _find(stub: Any, region: _Region, key: bytes, start_ts: int) -> _Found
     return _Found(None, locked=answer.info.lock.start_ts == start_ts)
 
 
-async def _check(stub: Any, region: _Region, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:
+async def _check(stub: Any, region: Region, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:
     request = tikv_pb2.CheckTxnStatusRequest(
         context=region.context,
         primary_key=key,

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from binlog.pb import pdpb_pb2 as binlog_dot_pb_dot_pdpb__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62inlog/pb/tikv.proto\x12\x06tikvpb\x1a\x14\x62inlog/pb/pdpb.proto\"_\n\x07\x43ontext\x12\x11\n\tregion_id\x18\x01 \x01(\x04\x12\'\n\x0cregion_epoch\x18\x02 \x01(\x0b\x32\x11.pdpb.RegionEpoch\x12\x18\n\x04peer\x18\x03 \x01(\x0b\x32\n.pdpb.Peer\"\x1e\n\x0bRegionError\x12\x0f\n\x07message\x18\x01 \x01(\t\"6\n\x08LockInfo\x12\x14\n\x0cprimary_lock\x18\x01 \x01(\x0c\x12\x14\n\x0clock_version\x18\x02 \x01(\x04\"\x1f\n\x0bTxnNotFound\x12\x10\n\x08start_ts\x18\x01 \x01(\x04\"z\n\x08KeyError\x12 \n\x06locked\x18\x01 \x01(\x0b\x32\x10.tikvpb.LockInfo\x12\x11\n\tretryable\x18\x02 \x01(\t\x12\r\n\x05\x61\x62ort\x18\x03 \x01(\t\x12*\n\rtxn_not_found\x18\x08 \x01(\x0b\x32\x13.tikvpb.TxnNotFound\"\xab\x01\n\x15\x43heckTxnStatusRequest\x12 \n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x0f.tikvpb.Context\x12\x13\n\x0bprimary_key\x18\x02 \x01(\x0c\x12\x0f\n\x07lock_ts\x18\x03 \x01(\x04\x12\x17\n\x0f\x63\x61ller_start_ts\x18\x04 \x01(\x04\x12\x12\n\ncurrent_ts\x18\x05 \x01(\x04\x12\x1d\n\x15rollback_if_not_exist\x18\x06 \x01(\x08\"\xae\x01\n\x16\x43heckTxnStatusResponse\x12)\n\x0cregion_error\x18\x01 \x01(\x0b\x32\x13.tikvpb.RegionError\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.tikvpb.KeyError\x12\x10\n\x08lock_ttl\x18\x03 \x01(\x04\x12\x16\n\x0e\x63ommit_version\x18\x04 \x01(\x04\x12\x1e\n\x06\x61\x63tion\x18\x05 \x01(\x0e\x32\x0e.tikvpb.Action\"6\n\x08MvccLock\x12\x18\n\x04type\x18\x01 \x01(\x0e\x32\n.tikvpb.Op\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\"J\n\tMvccWrite\x12\x18\n\x04type\x18\x01 \x01(\x0e\x32\n.tikvpb.Op\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\x12\x11\n\tcommit_ts\x18\x03 \x01(\x04\"M\n\x08MvccInfo\x12\x1e\n\x04lock\x18\x01 \x01(\x0b\x32\x10.tikvpb.MvccLock\x12!\n\x06writes\x18\x02 \x03(\x0b\x32\x11.tikvpb.MvccWrite\"D\n\x13MvccGetByKeyRequest\x12 \n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x0f.tikvpb.Context\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"p\n\x14MvccGetByKeyResponse\x12)\n\x0cregion_error\x18\x01 \x01(\x0b\x32\x13.tikvpb.RegionError\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x1e\n\x04info\x18\x03 \x01(\x0b\x32\x10.tikvpb.MvccInfo*\xab\x01\n\x06\x41\x63tion\x12\r\n\tNO_ACTION\x10\x00\x12\x17\n\x13TTL_EXPIRE_ROLLBACK\x10\x01\x12\x1b\n\x17LOCK_NOT_EXIST_ROLLBACK\x10\x02\x12\x18\n\x14MIN_COMMIT_TS_PUSHED\x10\x03\x12#\n\x1fTTL_EXPIRE_PESSIMISTIC_ROLLBACK\x10\x04\x12\x1d\n\x19LOCK_NOT_EXIST_DO_NOTHING\x10\x05*.\n\x02Op\x12\x07\n\x03PUT\x10\x00\x12\x07\n\x03\x44\x45L\x10\x01\x12\x08\n\x04LOCK\x10\x02\x12\x0c\n\x08ROLLBACK\x10\x03\x32\xa8\x01\n\x04Tikv\x12S\n\x10KvCheckTxnStatus\x12\x1d.tikvpb.CheckTxnStatusRequest\x1a\x1e.tikvpb.CheckTxnStatusResponse\"\x00\x12K\n\x0cMvccGetByKey\x12\x1b.tikvpb.MvccGetByKeyRequest\x1a\x1c.tikvpb.MvccGetByKeyResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62inlog/pb/tikv.proto\x12\x06tikvpb\x1a\x14\x62inlog/pb/pdpb.proto\"_\n\x07\x43ontext\x12\x11\n\tregion_id\x18\x01 \x01(\x04\x12\'\n\x0cregion_epoch\x18\x02 \x01(\x0b\x32\x11.pdpb.RegionEpoch\x12\x18\n\x04peer\x18\x03 \x01(\x0b\x32\n.pdpb.Peer\"\x1e\n\x0bRegionError\x12\x0f\n\x07message\x18\x01 \x01(\t\"6\n\x08LockInfo\x12\x14\n\x0cprimary_lock\x18\x01 \x01(\x0c\x12\x14\n\x0clock_version\x18\x02 \x01(\x04\"\x1f\n\x0bTxnNotFound\x12\x10\n\x08start_ts\x18\x01 \x01(\x04\"z\n\x08KeyError\x12 \n\x06locked\x18\x01 \x01(\x0b\x32\x10.tikvpb.LockInfo\x12\x11\n\tretryable\x18\x02 \x01(\t\x12\r\n\x05\x61\x62ort\x18\x03 \x01(\t\x12*\n\rtxn_not_found\x18\x08 \x01(\x0b\x32\x13.tikvpb.TxnNotFound\"s\n\x0bScanRequest\x12 \n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x0f.tikvpb.Context\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x0f\n\x07\x65nd_key\x18\x07 \x01(\x0c\"E\n\x06KvPair\x12\x1f\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x10.tikvpb.KeyError\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\"y\n\x0cScanResponse\x12)\n\x0cregion_error\x18\x01 \x01(\x0b\x32\x13.tikvpb.RegionError\x12\x1d\n\x05pairs\x18\x02 \x03(\x0b\x32\x0e.tikvpb.KvPair\x12\x1f\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.tikvpb.KeyError\"\xab\x01\n\x15\x43heckTxnStatusRequest\x12 \n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x0f.tikvpb.Context\x12\x13\n\x0bprimary_key\x18\x02 \x01(\x0c\x12\x0f\n\x07lock_ts\x18\x03 \x01(\x04\x12\x17\n\x0f\x63\x61ller_start_ts\x18\x04 \x01(\x04\x12\x12\n\ncurrent_ts\x18\x05 \x01(\x04\x12\x1d\n\x15rollback_if_not_exist\x18\x06 \x01(\x08\"\xae\x01\n\x16\x43heckTxnStatusResponse\x12)\n\x0cregion_error\x18\x01 \x01(\x0b\x32\x13.tikvpb.RegionError\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.tikvpb.KeyError\x12\x10\n\x08lock_ttl\x18\x03 \x01(\x04\x12\x16\n\x0e\x63ommit_version\x18\x04 \x01(\x04\x12\x1e\n\x06\x61\x63tion\x18\x05 \x01(\x0e\x32\x0e.tikvpb.Action\"6\n\x08MvccLock\x12\x18\n\x04type\x18\x01 \x01(\x0e\x32\n.tikvpb.Op\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\"J\n\tMvccWrite\x12\x18\n\x04type\x18\x01 \x01(\x0e\x32\n.tikvpb.Op\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\x12\x11\n\tcommit_ts\x18\x03 \x01(\x04\"M\n\x08MvccInfo\x12\x1e\n\x04lock\x18\x01 \x01(\x0b\x32\x10.tikvpb.MvccLock\x12!\n\x06writes\x18\x02 \x03(\x0b\x32\x11.tikvpb.MvccWrite\"D\n\x13MvccGetByKeyRequest\x12 \n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x0f.tikvpb.Context\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"p\n\x14MvccGetByKeyResponse\x12)\n\x0cregion_error\x18\x01 \x01(\x0b\x32\x13.tikvpb.RegionError\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x1e\n\x04info\x18\x03 \x01(\x0b\x32\x10.tikvpb.MvccInfo*\xab\x01\n\x06\x41\x63tion\x12\r\n\tNO_ACTION\x10\x00\x12\x17\n\x13TTL_EXPIRE_ROLLBACK\x10\x01\x12\x1b\n\x17LOCK_NOT_EXIST_ROLLBACK\x10\x02\x12\x18\n\x14MIN_COMMIT_TS_PUSHED\x10\x03\x12#\n\x1fTTL_EXPIRE_PESSIMISTIC_ROLLBACK\x10\x04\x12\x1d\n\x19LOCK_NOT_EXIST_DO_NOTHING\x10\x05*.\n\x02Op\x12\x07\n\x03PUT\x10\x00\x12\x07\n\x03\x44\x45L\x10\x01\x12\x08\n\x04LOCK\x10\x02\x12\x0c\n\x08ROLLBACK\x10\x03\x32\xdf\x01\n\x04Tikv\x12\x35\n\x06KvScan\x12\x13.tikvpb.ScanRequest\x1a\x14.tikvpb.ScanResponse\"\x00\x12S\n\x10KvCheckTxnStatus\x12\x1d.tikvpb.CheckTxnStatusRequest\x1a\x1e.tikvpb.CheckTxnStatusResponse\"\x00\x12K\n\x0cMvccGetByKey\x12\x1b.tikvpb.MvccGetByKeyRequest\x1a\x1c.tikvpb.MvccGetByKeyResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'binlog.pb.tikv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTION']._serialized_start=1143
-  _globals['_ACTION']._serialized_end=1314
-  _globals['_OP']._serialized_start=1316
-  _globals['_OP']._serialized_end=1362
+  _globals['_ACTION']._serialized_start=1454
+  _globals['_ACTION']._serialized_end=1625
+  _globals['_OP']._serialized_start=1627
+  _globals['_OP']._serialized_end=1673
   _globals['_CONTEXT']._serialized_start=54
   _globals['_CONTEXT']._serialized_end=149
   _globals['_REGIONERROR']._serialized_start=151
@@ -46,20 +46,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TXNNOTFOUND']._serialized_end=270
   _globals['_KEYERROR']._serialized_start=272
   _globals['_KEYERROR']._serialized_end=394
-  _globals['_CHECKTXNSTATUSREQUEST']._serialized_start=397
-  _globals['_CHECKTXNSTATUSREQUEST']._serialized_end=568
-  _globals['_CHECKTXNSTATUSRESPONSE']._serialized_start=571
-  _globals['_CHECKTXNSTATUSRESPONSE']._serialized_end=745
-  _globals['_MVCCLOCK']._serialized_start=747
-  _globals['_MVCCLOCK']._serialized_end=801
-  _globals['_MVCCWRITE']._serialized_start=803
-  _globals['_MVCCWRITE']._serialized_end=877
-  _globals['_MVCCINFO']._serialized_start=879
-  _globals['_MVCCINFO']._serialized_end=956
-  _globals['_MVCCGETBYKEYREQUEST']._serialized_start=958
-  _globals['_MVCCGETBYKEYREQUEST']._serialized_end=1026
-  _globals['_MVCCGETBYKEYRESPONSE']._serialized_start=1028
-  _globals['_MVCCGETBYKEYRESPONSE']._serialized_end=1140
-  _globals['_TIKV']._serialized_start=1365
-  _globals['_TIKV']._serialized_end=1533
+  _globals['_SCANREQUEST']._serialized_start=396
+  _globals['_SCANREQUEST']._serialized_end=511
+  _globals['_KVPAIR']._serialized_start=513
+  _globals['_KVPAIR']._serialized_end=582
+  _globals['_SCANRESPONSE']._serialized_start=584
+  _globals['_SCANRESPONSE']._serialized_end=705
+  _globals['_CHECKTXNSTATUSREQUEST']._serialized_start=708
+  _globals['_CHECKTXNSTATUSREQUEST']._serialized_end=879
+  _globals['_CHECKTXNSTATUSRESPONSE']._serialized_start=882
+  _globals['_CHECKTXNSTATUSRESPONSE']._serialized_end=1056
+  _globals['_MVCCLOCK']._serialized_start=1058
+  _globals['_MVCCLOCK']._serialized_end=1112
+  _globals['_MVCCWRITE']._serialized_start=1114
+  _globals['_MVCCWRITE']._serialized_end=1188
+  _globals['_MVCCINFO']._serialized_start=1190
+  _globals['_MVCCINFO']._serialized_end=1267
+  _globals['_MVCCGETBYKEYREQUEST']._serialized_start=1269
+  _globals['_MVCCGETBYKEYREQUEST']._serialized_end=1337
+  _globals['_MVCCGETBYKEYRESPONSE']._serialized_start=1339
+  _globals['_MVCCGETBYKEYRESPONSE']._serialized_end=1451
+  _globals['_TIKV']._serialized_start=1676
+  _globals['_TIKV']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

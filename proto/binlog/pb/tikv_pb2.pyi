@@ -76,6 +76,40 @@ class KeyError(_message.Message):
     txn_not_found: TxnNotFound
     def __init__(self, locked: _Optional[_Union[LockInfo, _Mapping]] = ..., retryable: _Optional[str] = ..., abort: _Optional[str] = ..., txn_not_found: _Optional[_Union[TxnNotFound, _Mapping]] = ...) -> None: ...
 
+class ScanRequest(_message.Message):
+    __slots__ = ("context", "start_key", "limit", "version", "end_key")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    START_KEY_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    END_KEY_FIELD_NUMBER: _ClassVar[int]
+    context: Context
+    start_key: bytes
+    limit: int
+    version: int
+    end_key: bytes
+    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., start_key: _Optional[bytes] = ..., limit: _Optional[int] = ..., version: _Optional[int] = ..., end_key: _Optional[bytes] = ...) -> None: ...
+
+class KvPair(_message.Message):
+    __slots__ = ("error", "key", "value")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    error: KeyError
+    key: bytes
+    value: bytes
+    def __init__(self, error: _Optional[_Union[KeyError, _Mapping]] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class ScanResponse(_message.Message):
+    __slots__ = ("region_error", "pairs", "error")
+    REGION_ERROR_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    region_error: RegionError
+    pairs: _containers.RepeatedCompositeFieldContainer[KvPair]
+    error: KeyError
+    def __init__(self, region_error: _Optional[_Union[RegionError, _Mapping]] = ..., pairs: _Optional[_Iterable[_Union[KvPair, _Mapping]]] = ..., error: _Optional[_Union[KeyError, _Mapping]] = ...) -> None: ...
+
 class CheckTxnStatusRequest(_message.Message):
     __slots__ = ("context", "primary_key", "lock_ts", "caller_start_ts", "current_ts", "rollback_if_not_exist")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]

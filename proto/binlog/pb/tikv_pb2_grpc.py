@@ -34,6 +34,11 @@ class TikvStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.KvScan = channel.unary_unary(
+                '/tikvpb.Tikv/KvScan',
+                request_serializer=binlog_dot_pb_dot_tikv__pb2.ScanRequest.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_tikv__pb2.ScanResponse.FromString,
+                _registered_method=True)
         self.KvCheckTxnStatus = channel.unary_unary(
                 '/tikvpb.Tikv/KvCheckTxnStatus',
                 request_serializer=binlog_dot_pb_dot_tikv__pb2.CheckTxnStatusRequest.SerializeToString,
@@ -48,6 +53,12 @@ class TikvStub:
 
 class TikvServicer:
     """Missing associated documentation comment in .proto file."""
+
+    def KvScan(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def KvCheckTxnStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -64,6 +75,11 @@ class TikvServicer:
 
 def add_TikvServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'KvScan': grpc.unary_unary_rpc_method_handler(
+                    servicer.KvScan,
+                    request_deserializer=binlog_dot_pb_dot_tikv__pb2.ScanRequest.FromString,
+                    response_serializer=binlog_dot_pb_dot_tikv__pb2.ScanResponse.SerializeToString,
+            ),
             'KvCheckTxnStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.KvCheckTxnStatus,
                     request_deserializer=binlog_dot_pb_dot_tikv__pb2.CheckTxnStatusRequest.FromString,
@@ -84,6 +100,33 @@ def add_TikvServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Tikv:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def KvScan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tikvpb.Tikv/KvScan',
+            binlog_dot_pb_dot_tikv__pb2.ScanRequest.SerializeToString,
+            binlog_dot_pb_dot_tikv__pb2.ScanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def KvCheckTxnStatus(request,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from binlog.errors import DecodeError
+
 from .datum import Datum, encode_key
-from .memcomparable import encode_bytes
+from .memcomparable import decode_bytes, encode_bytes
 from .number import encode_int
 
 Handle: TypeAlias = "int | tuple[Datum, ...]"  # int handle, or the columns of a clustered key
@@ -17,7 +19,7 @@ Handle: TypeAlias = "int | tuple[Datum, ...]"  # int handle, or the columns of a
 TABLE_PREFIX = b"t"
 RECORD = b"_r"
 META_PREFIX = b"m"
-_HASH = b"\x00\x00\x00\x00\x00\x00\x00h"
+META_STRING, META_HASH, META_LIST = b"s", b"h", b"l"
 _COMMON_HANDLE_BYTES_MIN = 9
 
 
@@ -38,6 +40,22 @@ def record_key(table_id: int, handle: Handle) -> bytes:
     return table_prefix(table_id) + RECORD + encode_handle(handle)
 
 
+def meta_prefix(name: bytes, kind: bytes) -> bytes:
+    """Return the key of a string, or what every key of the fields of a hash, or of the items of a list, begins with."""
+    return META_PREFIX + encode_bytes(name) + kind.rjust(8, b"\0")
+
+
 def meta_hash_key(name: bytes, field: bytes) -> bytes:
     """Return the key of a hash field, for example hash `DBs`, field `DB:1`."""
-    return META_PREFIX + encode_bytes(name) + _HASH + encode_bytes(field)
+    return meta_prefix(name, META_HASH) + encode_bytes(field)
+
+
+def meta_hash_field(key: bytes, name: bytes) -> bytes:
+    """Return the field of a key of this hash. Raises DecodeError if it is another key."""
+    prefix = meta_prefix(name, META_HASH)
+    if not key.startswith(prefix):
+        raise DecodeError("meta key", offset=0, detail=f"not a field of the hash {name!r}")
+    field, end = decode_bytes(key, len(prefix))
+    if end != len(key):
+        raise DecodeError("meta key", offset=end, detail="bytes after the key")
+    return field

@@ -104,3 +104,46 @@ def test_drainer_started_without_binlogs_applies_later_ones(stubs: Stubs, mariad
     stubs.resolve(capture.meta["scenario_end_ts"])
     wait_until(lambda: differences(mariadb, capture) == [], deadline_s=240, what="every table arrived")
     assert drainer.stop(deadline_s=240) == 0, drainer.tail()
+
+
+@pytest.mark.slow
+def test_destination_with_relay_log_dir_is_whole_when_upstream_is_lost(stubs: Stubs, mariadb: MariaDB) -> None:
+    """The disaster: the drainer is killed within a batch, and the pumps are gone. Without the setting that leaves a
+    part of a batch; with it, upstream as it was at the position, as a drainer that stops there shows."""
+    capture = CaptureSet(GOLDEN / "keys")
+
+    def pumps() -> None:
+        for name in ("a", "b"):
+            stubs.add(name)
+        stubs.share(capture.binlogs)
+        stubs.resolve(capture.meta["scenario_end_ts"])
+
+    def tables() -> dict[str, list[str]]:
+        found = mariadb.query(
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND "
+            "TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidb_binlog')"
+        )
+        return {f"{s}.{t}": sorted(map(repr, mariadb.query(f"SELECT * FROM `{s}`.`{t}`"))) for s, t in found}
+
+    small = "distributed-bytes-min = 1\nbatch-bytes-max = 4096\ndriver-bytes-max = 512"
+    config = configuration(stubs, capture, mariadb, more=small)
+    pumps()
+    begun = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT="drainer.mid_distributed").start()
+    assert begun.wait(deadline_s=300) in (-9, 2), begun.tail()
+    ((intent,),) = mariadb.query("SELECT intent FROM tidb_binlog.drainer_position")
+    assert intent is not None, "a batch is open"
+    relay = f'{config}[syncer.relay]\nlog-dir = "relay"\n'
+    killed = stubs.drainer(relay, "--until-now", BINLOG_CRASH_POINT="sink.before_commit:8").start()
+    assert killed.wait(deadline_s=300) == -9, killed.tail()
+    for pump in stubs.pumps.values():
+        pump.stop()
+    ((position_ts, intent),) = mariadb.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position")
+    left = tables()
+    assert intent is None and position_ts > capture.meta["scenario_start_ts"] and any(left.values())
+
+    mariadb.reset()
+    pumps()
+    again = stubs.drainer(f"stop-at = {position_ts}\n{config}").start()
+    assert again.wait(deadline_s=300) == 0, again.tail()
+    assert mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position") == [(position_ts,)]
+    assert tables() == left

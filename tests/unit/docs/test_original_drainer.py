@@ -123,7 +123,6 @@ def test_drainer_flags_accept_every_flag_of_original() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('log-dir = ""', 'log-dir = "relay"', "there are no relay logs here"),
         ("sync-mode = 1", "sync-mode = 2", "rows are written with all their columns"),
         ('table = "checkpoint"', 'table = "other"', "begin with initial-commit-ts of other"),
         (

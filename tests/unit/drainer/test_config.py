@@ -146,7 +146,6 @@ def test_status_address_defaults_to_port_beside_addr(tmp_path: Path) -> None:
     [
         ('[syncer]\ndb-type = "oracle"', "db-type"),
         ('[syncer]\nsql-mode = "ansi_quotes"', "sql-mode.*ANSI_QUOTES is not supported"),
-        ('[syncer.relay]\nlog-dir = "relay"', "relay.log-dir.*no relay logs here"),
         ("[syncer]\nchannel-id = 9223372036854775808", "channel-id"),
         ("[syncer.to]\nsync-mode = 2", "sync-mode.*only 1"),
         ('[syncer.to.checkpoint]\ntype = "file"', "checkpoint.type.*initial-commit-ts of the file's"),

@@ -55,6 +55,16 @@ def test_meta_key_decodes_to_name_and_field(name: bytes, field: bytes) -> None:
     assert tidb_codecs.decode_meta_key(key.meta_hash_key(name, field)) == tidb_codecs.MetaKey(name, field)
 
 
+@given(st.binary(max_size=30), st.binary(max_size=30))
+def test_field_of_hash_key_is_decoded_and_that_of_another_hash_refused(name: bytes, field: bytes) -> None:
+    data = key.meta_hash_key(name, field)
+    assert key.meta_hash_field(data, name) == field
+    for damaged in (data + b"?", data[:-1], key.meta_prefix(name, key.META_LIST) + encode_bytes(field)):
+        with pytest.raises(DecodeError):
+            key.meta_hash_field(damaged, name)
+    survives(lambda found: key.meta_hash_field(found, name), data, rounds=5)
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"t", b"t" + bytes(8), b"t" + bytes(8) + b"_x", b"t" + bytes(8) + b"_r\x00"]
 )

@@ -26,3 +26,14 @@ def test_batch_size_in_driver_is_larger_for_destinations_written_only_there(
     sizes = batch_sizes(config, config.syncer.sink())
     assert (sizes.driver_bytes_max, sizes.distributed_bytes_max) == (driver, distributed_bytes)
     assert 0 < sizes.driver_count_max <= 40_000
+
+
+@pytest.mark.parametrize(("db_type", "distributed"), [("mysql", False), ("tidb", False), ("jsonl", True)])
+def test_relay_log_dir_keeps_batches_of_a_database_in_one_transaction(
+    db_type: str, distributed: bool, tmp_path: Path
+) -> None:
+    to = {"path": str(tmp_path)} if db_type == "jsonl" else {"host": "h"}
+    config = Config.model_validate({"syncer": {"db-type": db_type, "to": to, "relay": {"log-dir": "relay"}}})
+    destination = config.syncer.sink()
+    assert destination.parallel is not None  # a batch that was begun before can be finished
+    assert (batch_sizes(config, destination).distributed_bytes_max > 0) == distributed

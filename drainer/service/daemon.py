@@ -288,7 +288,12 @@ async def _drain(
     pipeline = Pipeline(
         opened.destination,
         opened.schema_provider,
-        Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
+        Cut(
+            config.syncer.worker_count,
+            config.syncer.txn_rows_max,
+            config.syncer.digest(),
+            whole=config.syncer.consistency == "transaction",
+        ),
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),

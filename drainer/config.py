@@ -448,13 +448,13 @@ class Config(UpstreamSection):
             raise ConfigError("standby: give node-id, the same for all drainers that take over from one another")
         if self.standby and self.until_now:
             raise ConfigError("standby and until-now: a drainer that ends by itself is not taken over from")
-        self.syncer.to.check()
-        self.syncer.policy()
         if self.syncer.consistency == "transaction" and not KINDS[self.syncer.db_type].has_tables:
             raise ConfigError(
                 f"syncer.consistency: a destination of db-type {self.syncer.db_type} gets every change, and its "
                 f"readers decide what they show together: remove it"
             )
+        self.syncer.to.check()
+        self.syncer.policy()
 
 
 FLAGS = (

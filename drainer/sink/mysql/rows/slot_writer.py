@@ -12,7 +12,6 @@ from typing import Final
 from drainer.batch.work import Folded, SegmentWork, shown_row
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
@@ -23,6 +22,7 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
 from drainer.sink.retry import RetryDeadline
+from drainer.sink.upserts import MissingRows
 
 
 # Finds the row of a chunk that the server refuses: the last row of the shortest prefix that fails. Pure.

@@ -20,7 +20,7 @@ from drainer.order.blob_pieces import BlobError
 from drainer.order.slot import LINKS_SLOT
 from drainer.schema.view import SchemaView, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.support.examples import FEW
+from tests.support.examples import FEW, VERY_FEW
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.unit.drainer.cut_case import NULLABLE, SECONDARY, TABLES, Op, payloads, sound, streams
 
@@ -86,7 +86,7 @@ def test_each_slot_has_exactly_the_rows_of_its_transactions(drawn: list[list[Op]
     assert mine.keys() == content(slots).keys()
 
 
-@FEW
+@VERY_FEW
 @given(drawn=streams(TABLES), data=st.data())
 def test_division_does_not_depend_on_parts(drawn: list[list[Op]], data: st.DataObject) -> None:
     """Rule 16: after a crash the range is divided again, by other tasks."""
@@ -172,6 +172,7 @@ def links_of(pairs: Sequence[tuple[int, int]]) -> Links:
     return nodes, marks
 
 
+@FEW
 @given(pairs=edges, cut=st.integers(0, 60), slots=st.integers(1, 5))
 def test_groups_are_closed_and_equal_for_any_parts(pairs: list[tuple[int, int]], cut: int, slots: int) -> None:
     """A mark is a transaction, which is in one part: so parts are made of complete marks."""
@@ -185,6 +186,7 @@ def test_groups_are_closed_and_equal_for_any_parts(pairs: list[tuple[int, int]],
         assert len({slot_of_node[node] for node, other in pairs if other == mark}) == 1
 
 
+@FEW
 @given(st.binary(max_size=64))
 def test_damaged_links_are_refused(data: bytes) -> None:
     try:

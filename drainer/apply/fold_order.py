@@ -18,7 +18,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import Segment, Slotting
 
 if TYPE_CHECKING:
-    from drainer.changes.groups import Groups
     from drainer.changes.segment import SegmentCutter, SegmentDecoder
     from drainer.changes.stream import StreamCutter, StreamDecoder
 
@@ -115,13 +114,13 @@ class FoldOrder:
     def cut(self, builder: SegmentCutter) -> dict[int, bytes]:
         return builder.cut(self.slots)
 
-    def groups(self, blobs: Iterable[bytes]) -> Groups:
-        """Deal the groups of transactions, from all blobs of LINKS_SLOT."""
+    def groups(self, blobs: Iterable[bytes]) -> bytes:
+        """Deal the groups of transactions, from all blobs of LINKS_SLOT. Empty: the slots need not be divided again."""
         from drainer.changes.slots import groups_of
 
         return groups_of(blobs, self.slots)
 
-    def divide(self, blobs: Iterable[bytes], groups: Groups) -> dict[int, bytes]:
+    def divide(self, blobs: Iterable[bytes], groups: bytes) -> dict[int, bytes]:
         """Divide one slot's blobs of all parts again."""
         from drainer.changes.slots import divide
 

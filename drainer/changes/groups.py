@@ -175,8 +175,7 @@ class LinkCollector:
     keys: KeysOfTables
     common: dict[int, int] = field(default_factory=dict)
     _links: list[Links] = field(default_factory=list)
-    _nodes: list[int] = field(default_factory=list)
-    _marks: list[int] = field(default_factory=list)
+    _pairs: list[tuple[int, int]] = field(default_factory=list)
 
     def keys_of(self, codec: Codec) -> TableKeys:
         found = self.keys.of(codec)
@@ -202,15 +201,11 @@ class LinkCollector:
         """Add a row's unique values beside its fold key, or, if its table does not fold, its table."""
         keys = self.keys_of(row.codec)
         if keys.common is not None and not row.codec.shape.foldable:
-            self._add(keys.common, row.commit_ts)
+            self._pairs.append((keys.common, row.commit_ts))
         for seed, key, value in keys.unique:
             for image in (row.old, row.new):
                 if image is not None and all(image[at] is not None for at in key.columns):
-                    self._add(crc32(identity(value(image)), seed), row.commit_ts)
-
-    def _add(self, node: int, mark: int) -> None:
-        self._nodes.append(node)
-        self._marks.append(mark)
+                    self._pairs.append((crc32(identity(value(image)), seed), row.commit_ts))
 
     def add_events(self, events: Iterable[KeyEvents]) -> None:
         """Add the fold keys, or the tables if all their changes have a node in common."""
@@ -219,8 +214,8 @@ class LinkCollector:
             self._links.append((nodes, some.commit_ts.view(np.int64)))
 
     def links(self) -> Links:
-        one_by_one = np.array(self._nodes, np.int64), np.array(self._marks, np.uint64).view(np.int64)
-        return linked([*self._links, one_by_one])
+        nodes, marks = np.array(self._pairs, np.uint64).reshape(-1, 2).view(np.int64).T
+        return linked([*self._links, (nodes, marks)])
 
 
 def hashes(values: Sequence[bytes], seed: int) -> Ints:

@@ -167,15 +167,17 @@ class _Merge:
             self.source_bytes += source_bytes
 
 
-def groups_of(blobs: Iterable[bytes], slots: int) -> Groups:
-    """Deal the groups of transactions, from all blobs of LINKS_SLOT. Raises BlobError."""
-    return deal(_Merge(blobs).links, slots)
+def groups_of(blobs: Iterable[bytes], slots: int) -> bytes:
+    """Deal the groups of transactions, from all blobs of LINKS_SLOT. Return what `divide` needs, empty if each slot
+    has complete groups already. Raises BlobError."""
+    groups = deal(_Merge(blobs).links, slots)
+    return packed((groups.nodes, groups.slots))
 
 
-def divide(blobs: Iterable[bytes], slots: int, groups: Groups) -> dict[int, bytes]:
+def divide(blobs: Iterable[bytes], slots: int, groups: bytes) -> dict[int, bytes]:
     """Divide one slot's blobs of all parts again, by the groups of their transactions. Raises BlobError."""
     part = _Merge(blobs)
-    states, whole = merge(part.states), Whole(part.common, groups=groups)
+    states, whole = merge(part.states), Whole(part.common, groups=Groups(*unpacked(groups)))
     return pack(part.shapes, states, part.ordered, slots, part.change_count, part.source_bytes, whole)
 
 

@@ -9,11 +9,10 @@ before and after the shuffle are two jobs, so that a batch can be read while the
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from binlog.errors import BinlogError
@@ -32,9 +31,6 @@ from drainer.sink.errors import DataError, DestinationDown
 from drainer.spark import blob_files
 from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, ErrorSeal
 from drainer.spark.source.executor import decoder_for, slotted, to_slots
-
-if TYPE_CHECKING:
-    from drainer.changes.groups import Groups
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -101,9 +97,8 @@ class Deal:
     def __call__(self, batches: Batches) -> Batches:
         blobs = [blob for _, blob in parts_of(pieces_by_slot(batches).get(LINKS_SLOT, [])) if blob]
         groups = self.order.groups(blobs)
-        if len(groups.nodes):
-            for batch in slotted({LINKS_SLOT: pickle.dumps(groups)}):
-                yield batch.select(SLOTTED.names)
+        for batch in slotted({LINKS_SLOT: groups} if groups else {}):
+            yield batch.select(SLOTTED.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,7 @@ class Divide:
     parts, so that a slot gets them once from each of these tasks."""
 
     order: FoldOrder
-    groups: Groups
+    groups: bytes
     folder: str
 
     def __call__(self, batches: Batches) -> Batches:
@@ -212,8 +207,7 @@ def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: Erro
         found = read.mapInArrow(carried(Deal(order), errors), SLOTTED_DDL).toArrow()
         if not len(found):  # no transactions that belong together are in different slots
             return BySlot(read)
-        (pickled,) = join_blobs(found.column("blob").to_pylist())
-        groups: Groups = pickle.loads(pickled)  # noqa: S301  our executor's
+        (groups,) = join_blobs(found.column("blob").to_pylist())
         rows = read.mapInArrow(carried(Divide(order, groups, folder), errors), SLOTTED_DDL)
         return BySlot(shuffled(rows.repartitionById(order.slots, SLOT)), order.slots)
     except SPARK_ERRORS as error:

@@ -58,7 +58,7 @@ class LocalBatch:
         if not isinstance(order, FoldOrder) or not order.whole:
             return slots
         groups = order.groups(slots.get(LINKS_SLOT, []))
-        return _by_slot(order.divide(blobs, groups) for blobs in slots.values()) if len(groups.nodes) else slots
+        return _by_slot(order.divide(blobs, groups) for blobs in slots.values()) if groups else slots
 
     def _fold(self, order: ReadOrder) -> list[dict[int, bytes]]:
         found = []

@@ -24,8 +24,9 @@ its clock runs from the first visible row.
 `--profile` prints the CPU that each program takes for a row, in µs; how much of it was used before the first row was
 visible, which is the same for any number of rows; and how busy these programs kept the machine. `--batch-bytes` and
 `--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--master` its Spark; `--debug` prints the drainer's
-log of its batches. Progress is read from the server's counter of written rows, because a COUNT of the table would use a
-part of the machine. On a noisy machine, compare CPU for each row, and ratios of one run.
+log of its batches. `--consistency transaction` drains each backlog a second time with that setting. Progress is read
+from the server's counter of written rows, because a COUNT of the table would use a part of the machine. On a noisy
+machine, compare CPU for each row, and ratios of one run.
 """
 
 from __future__ import annotations
@@ -293,6 +294,9 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
     top += 'log-level = "debug"\n' if args.debug else ""
     top += f'[spark]\nmaster = "{args.master}"\n' if args.master else ""
     run("this drainer", lambda: backlog.ours(mariadb, syncer, top), from_running=True)
+    if args.consistency == "transaction":
+        whole = syncer + '\nconsistency = "transaction"'
+        run("transactions whole", lambda: backlog.ours(mariadb, whole, top), from_running=True)
     take_ceiling()
     means = {name: sum(found) / len(found) for name, found in rates.items()}
     for name, rate in means.items():
@@ -300,6 +304,8 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
     report.add("ceiling", max(means.values()), "rows/s")
     report.ratio("this drainer", "ceiling")
     report.ratio("this drainer", "Go drainer")
+    if args.consistency == "transaction":
+        report.ratio("transactions whole", "this drainer")
 
 
 def make_archive() -> None:
@@ -323,6 +329,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-original", action="store_true", help="leave out the Go drainer even if PEER_BIN has it")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
     parser.add_argument("--slots", type=int, default=0, help="worker-count of the drainer; 0: its default")
+    parser.add_argument("--consistency", choices=("row", "transaction"), default="row", help="transaction: after row")
     parser.add_argument("--master", default="", help="Spark's master; its default if empty")
     return parser.parse_args()
 

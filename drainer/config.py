@@ -206,6 +206,12 @@ class SyncerSection(OriginalSyncerSection):
     txn_rows_max: int = Field(
         10_000, ge=1, description="maximum rows of one downstream transaction of a distributed batch"
     )
+    consistency: Literal["row", "transaction"] = Field(
+        "row",
+        description="what readers of a MySQL, MariaDB, TiDB or SQLite see while a batch is applied. row: rows of a "
+        "distributed batch appear one after another; transaction: never a part of a transaction, nor a transaction "
+        "without those before it that touch a common key (txn-rows-max has no effect)",
+    )
     distributed: bool = Field(True, description="distribute large batches to executors, which write them in parallel")
     finish_without: Names = Field(
         (),
@@ -453,6 +459,11 @@ class Config(UpstreamSection):
             raise ConfigError('source: "kafka" needs [kafka-source] addresses = ["host:9092"]')
         if self.source == "kafka" and (why := missing(KAFKA)):
             raise ConfigError(f'source = "kafka": {why}')
+        if self.syncer.consistency == "transaction" and not KINDS[self.syncer.db_type].has_tables:
+            raise ConfigError(
+                f"syncer.consistency: a destination of db-type {self.syncer.db_type} gets every change, and its "
+                f"readers decide what they show together: remove it"
+            )
         self.syncer.to.check()
         self.syncer.policy()
 

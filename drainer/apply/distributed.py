@@ -56,11 +56,12 @@ class BatchRefused(BinlogError):
 class Cut:
     """How a distributed batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number
     of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots_max); `digest`: digest
-    of the filters, which choose the rows."""
+    of the filters, which choose the rows; `whole`: only complete transactions can be seen (rule 33)."""
 
     slots: int
     chunk_rows: int
     digest: str
+    whole: bool = False
 
 
 class DistributedBatches:
@@ -88,7 +89,7 @@ class DistributedBatches:
         self._task_retry_s = task_retry_s
         self._decisions = decisions or Decisions()
         self._sink = destination
-        self._segments = segments_for(destination)
+        self._segments = segments_for(destination, whole=cut.whole)
         self._provider = provider
         self._progress = progress
         self._cut = cut
@@ -243,7 +244,7 @@ class DistributedBatches:
                 plan.after_ts,
                 plan.until_ts,
                 slots,
-                cut.chunk_rows,
+                0 if cut.whole else cut.chunk_rows,
                 self._segments.cut_version,
                 cut.digest,
                 pumps,
@@ -252,7 +253,8 @@ class DistributedBatches:
         if plan.intent.hash_version != self._segments.cut_version or plan.intent.digest != self._cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
-                f"cut with other filters or by another version of the drainer: start once with those to finish it"
+                f"cut with other filters, another consistency or by another version of the drainer: start once with "
+                f"those to finish it"
             )
         return plan.intent
 

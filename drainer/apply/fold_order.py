@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
-from drainer.order.slot import HASH_VERSION
+from drainer.order.slot import GROUPS_VERSION, HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Segment, Slotting
@@ -88,20 +88,23 @@ class ReadOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `whole`: when
+    all parts have been read, the slots are divided again, so that each has complete groups of transactions (rule
+    33)."""
 
     view: PackedView
     format: Format
     slots: int
+    whole: bool = False
 
     @property
     def cut_version(self) -> int:
-        return HASH_VERSION
+        return GROUPS_VERSION if self.whole else HASH_VERSION
 
     def decoder(self) -> SegmentDecoder:
         from drainer.changes.segment import SegmentDecoder
 
-        return SegmentDecoder(self.view.opened(), self.format)
+        return SegmentDecoder(self.view.opened(), self.format, whole=self.whole)
 
     def builder(self, decoder: SegmentDecoder) -> SegmentCutter:
         from drainer.changes.segment import SegmentCutter
@@ -110,6 +113,18 @@ class FoldOrder:
 
     def cut(self, builder: SegmentCutter) -> dict[int, bytes]:
         return builder.cut(self.slots)
+
+    def groups(self, blobs: Iterable[bytes]) -> bytes:
+        """Deal the groups of transactions, from all blobs of LINKS_SLOT. Empty: the slots need not be divided again."""
+        from drainer.changes.slots import groups_of
+
+        return groups_of(blobs, self.slots)
+
+    def divide(self, blobs: Iterable[bytes], groups: bytes) -> dict[int, bytes]:
+        """Divide one slot's blobs of all parts again."""
+        from drainer.changes.slots import divide
+
+        return divide(blobs, self.slots, groups)
 
     def merge(
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int

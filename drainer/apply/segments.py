@@ -11,7 +11,7 @@ from drainer.batch.work import SegmentWork, shown_keys
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder
-from drainer.order.slot import HASH_VERSION
+from drainer.order.slot import GROUPS_VERSION, HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, ChangeSink, Segment, Wants
@@ -70,9 +70,10 @@ class Segments(Protocol):
         ...
 
 
-def segments_for(sink: AnySink) -> Segments:
+def segments_for(sink: AnySink, *, whole: bool = False) -> Segments:
+    """`whole`: executors write net rows so that only complete transactions can be seen (rule 33)."""
     if sink.wants is Wants.NET:
-        return NetSegments(sink.format)
+        return NetSegments(sink.format, whole)
     return ChangeSegments(sink)
 
 
@@ -103,15 +104,19 @@ class NetSegments:
     """The last state of each key."""
 
     format: Format
-    cut_version: int = HASH_VERSION
+    whole: bool = False
     slots: int | None = None
     slots_max: int | None = None
+
+    @property
+    def cut_version(self) -> int:
+        return GROUPS_VERSION if self.whole else HASH_VERSION
 
     def decoder(self, view: SchemaView) -> RowDecoder:
         return _NetDecoder(SegmentDecoder(view, self.format))
 
     def order(self, view: PackedView, slots: int) -> ReadOrder:
-        return FoldOrder(view, self.format, slots)
+        return FoldOrder(view, self.format, slots, self.whole)
 
     def shown_keys(self, segment: SegmentWork, schema: str, table: str) -> str:
         return shown_keys(segment, schema, table)

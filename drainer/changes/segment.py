@@ -18,10 +18,11 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import KeyChange, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.events import KeyEventCollector, events_of
+from drainer.changes.groups import KeysOfTables, LinkCollector, Links, linked
 from drainer.changes.net import KeyEvents, States, fold, merge
 from drainer.changes.net_rows import folded_of
 from drainer.changes.scan import Rows, Scanned, scan_all
-from drainer.changes.slots import OrderedChanges, pack
+from drainer.changes.slots import OrderedChanges, Whole, pack
 from drainer.changes.vector import Mask
 from drainer.order import collector_paused
 from drainer.row.codec import Codec
@@ -44,14 +45,18 @@ _log = get_logger(__name__)
 
 
 class SegmentDecoder:
-    """Decodes the rows of one view for a destination that writes a given format. Caches decoders; not thread-safe."""
+    """Decodes the rows of one view for a destination that writes a given format. Caches decoders; not thread-safe.
+    `whole`: the rows that are cut for a shuffle come with what their transactions have in common (groups.py)."""
 
-    def __init__(self, view: SchemaView, format_: Format, *, columns_rows_min: int = COLUMNS_ROWS_MIN) -> None:
+    def __init__(
+        self, view: SchemaView, format_: Format, *, columns_rows_min: int = COLUMNS_ROWS_MIN, whole: bool = False
+    ) -> None:
         self.view = view
         self.format = format_
         self.rows = Decoder(view)
         self.columns = ColumnDecoder(view, decoder=self.rows)
         self.columns_rows_min = columns_rows_min
+        self.keys = KeysOfTables(view) if whole else None
 
     def raise_first(self, payloads: Iterable[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
@@ -153,7 +158,8 @@ class SegmentCutter:
         for payloads in _shares(self._payloads):
             self._add(self._scan(payloads), payloads)
         fold = self._fold
-        return pack(fold.shapes, merge(fold.states), fold.ordered, slots, fold.change_count, fold.source_bytes)
+        whole = Whole(fold.common, linked(fold.links))
+        return pack(fold.shapes, merge(fold.states), fold.ordered, slots, fold.change_count, fold.source_bytes, whole)
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:
@@ -171,8 +177,9 @@ class SegmentCutter:
 
 
 class _Fold:
-    """The folded binlogs of a part. `shapes`: by table id; `change_count`, `source_bytes`: see SegmentWork. Of a
-    transaction that was added twice, the changes are there once; in the counts it may be there twice."""
+    """The folded binlogs of a part. `shapes`: by table id; `change_count`, `source_bytes`: see SegmentWork; `common`,
+    `links`: see groups.py. Of a transaction that was added twice, the changes are there once; in the counts it may be
+    there twice."""
 
     def __init__(self, decoder: SegmentDecoder) -> None:
         self._decoder = decoder
@@ -181,6 +188,8 @@ class _Fold:
         self.ordered: OrderedChanges = {}
         self.change_count = 0
         self.source_bytes = 0
+        self.common: dict[int, int] = {}
+        self.links: list[Links] = []
 
     def add(self, scanned: Scanned, payloads: Sequence[bytes]) -> None:
         """Raises DecodeError or SchemaError, not always that of the first bad row."""
@@ -205,6 +214,9 @@ class _Fold:
         self.ordered |= part.ordered
         self.change_count += part.change_count
         self.source_bytes += scanned.source_bytes
+        if part.links is not None:
+            self.common |= part.links.common
+            self.links.append(part.links.links())
 
 
 class _Share:
@@ -215,6 +227,7 @@ class _Share:
         self.shapes: dict[int, TableShape] = {}
         self.ordered: OrderedChanges = {}
         self.change_count = 0
+        self.links = LinkCollector(decoder.keys) if decoder.keys is not None else None
         self._collector = KeyEventCollector(decoder.format)
         # (row, its transaction's start_ts) of tables that stay in order
         self._in_order: list[tuple[DecodedRow, int]] = []
@@ -226,7 +239,10 @@ class _Share:
             if not large.all():
                 self._one_by_one(rows.take(~large) if large.any() else rows)
             self._write()
-            return fold([*events, *self._collector.events()])
+            events += self._collector.events()
+            if self.links is not None:
+                self.links.add_events(events)
+            return fold(events)
 
     def _columns(self, rows: Rows) -> list[KeyEvents]:
         decoder = self._decoder.columns
@@ -238,9 +254,12 @@ class _Share:
                     self._one_by_one(group)
                 continue
             self.shapes.setdefault(codec.shape.table_id, codec.shape)
-            for changes in decoder.decode_group(codec, group, whole=False):
+            unique = self.links is not None and bool(self.links.keys_of(codec).unique)
+            for changes in decoder.decode_group(codec, group, whole=unique):
                 self.change_count += len(changes)
                 found += events_of(changes, self._decoder.format)
+                if self.links is not None:
+                    self.links.add_changes(changes)
         return found
 
     def _one_by_one(self, rows: Rows) -> None:
@@ -255,12 +274,16 @@ class _Share:
             if codec is None or _KINDS[kind] in codec.ignored_kinds:
                 continue
             self.change_count += 1
+            if self.links is not None:
+                codec = self.links.keys_of(codec).codec
             row = DecodedRow(codec, _KINDS[kind], *codec.images(_KINDS[kind], data, commit_ts), commit_ts, sequence)
             if codec.shape.foldable:
                 self.shapes.setdefault(codec.shape.table_id, codec.shape)
                 self._collector.add(row, order)
             else:
                 self._in_order.append((row, start_ts))
+            if self.links is not None:
+                self.links.add_row(row)
 
     def _write(self) -> None:
         """Make literals of the rows that stay in order. DecodeError, naming table and commit_ts, of one that cannot be

@@ -2,11 +2,13 @@
 again (rules 10 and 16).
 
 Blob: `<BIIQQ` of BLOB_VERSION, the length of the marshalled part, the number of streams, and the numbers of changes and
-of bytes of binlogs. Then marshal of (shapes, ordered changes), where a shape is the tuple of a TableShape's fields, and
-a change (table id, kind, old, new, commit_ts, start_ts, sequence). Then, if there are states, the length of their
-stream (`<I`) and the stream, an Arrow IPC stream of one batch. The counts are those of the complete part, in one of its
-blobs and 0 in the others. Marshal is the fastest serializer in Python. Its format may differ between versions of
-Python, but within a batch both ends run the same interpreter, and blobs are not stored.
+of bytes of binlogs. Then marshal of (shapes, ordered changes, nodes of tables, links), where a shape is the tuple of a
+TableShape's fields, a change (table id, kind, old, new, commit_ts, start_ts, sequence), and the links of the complete
+part are in the blob of one slot (groups.py; nodes and links are empty unless transactions are shown whole). Then, if
+there are states, the length of their stream (`<I`) and the stream, an Arrow IPC stream of one batch. The counts are
+those of the complete part, in one of its blobs and 0 in the others. Marshal is the fastest serializer in Python. Its
+format may differ between versions of Python, but within a batch both ends run the same interpreter, and blobs are not
+stored.
 
 A batch may be divided into parts anywhere: changes of one key can be in several parts, and a transaction that is stored
 on two pumps is in two parts. Merging keeps the last state of each key and removes duplicates.
@@ -16,29 +18,28 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from struct import Struct
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
+from drainer.changes.groups import NO_GROUPS, NO_LINKS, Groups, Links, deal, nodes_of, packed, unpacked
 from drainer.changes.net import IMAGES, States, merge
-from drainer.changes.net_rows import folded_of, tables_of
+from drainer.changes.net_rows import folded_of
 from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
-from drainer.changes.vector import Ints
 from drainer.order.blob_pieces import BlobError
-from drainer.order.slot import ORDERED_SLOT, table_seed
+from drainer.order.slot import LINKS_SLOT, ORDERED_SLOT
 from drainer.row.format import Format
 
-BLOB_VERSION: Final = 17
+BLOB_VERSION: Final = 18
 _HEAD: Final = Struct("<BIIQQ")
 _KINDS: Final = tuple(Kind)
 _MATCHES: Final = tuple(Match)
-_FIELDS: Final = tuple(field.name for field in fields(TableShape))
+_FIELDS: Final = tuple(one.name for one in fields(TableShape))
 _MATCH: Final = _FIELDS.index("match")
 _SCHEMA: Final = pa.schema(
     [
@@ -60,6 +61,15 @@ _SCHEMA: Final = pa.schema(
 OrderedChanges = dict[tuple[int, int, int], KeyChange]
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What of a part decides about its slots beside the keys of its rows, see groups.py. `common`: table id → node."""
+
+    common: dict[int, int] = field(default_factory=dict)
+    links: Links = NO_LINKS
+    groups: Groups = NO_GROUPS
+
+
 def pack(
     shapes: Mapping[int, TableShape],
     states: States,
@@ -67,29 +77,28 @@ def pack(
     slots: int,
     change_count: int,
     source_bytes: int,
+    whole: Whole,
 ) -> dict[int, bytes]:
-    """Return slot → blob; slots that get nothing have none. `shapes`: by table id, of the states' tables."""
-    slot = _slots_of(states, slots)
+    """Return slot → blob; slots that get nothing have none. `shapes`: by table id, of the states' tables. A table
+    without a node has its ordered changes in ORDERED_SLOT."""
+    slot = whole.groups.slots_of(nodes_of(states.table, states.identity, whole.common), slots)
     found = {number: states.take(np.flatnonzero(slot == number)) for number in np.unique(slot).tolist()}
+    nodes = np.array(list(whole.common.values()), np.int64)
+    slot_of = dict(zip(whole.common, whole.groups.slots_of(nodes, slots).tolist(), strict=True))
+    in_order: dict[int, OrderedChanges] = {}
+    for key, change in ordered.items():
+        in_order.setdefault(slot_of.get(change.shape.table_id, ORDERED_SLOT), {})[key] = change
     blobs = {}
-    for number in sorted({*found, *([ORDERED_SLOT] if ordered else [])}):
+    for number in sorted({*found, *in_order, *([LINKS_SLOT] if len(whole.links[0]) else [])}):
         mine = found.get(number)
-        changes = ordered if number == ORDERED_SLOT else {}
         tables = np.unique(mine.table).tolist() if mine is not None else []
-        rest = marshal.dumps(_packed({id_: shapes[id_] for id_ in tables}, changes))
+        links = packed(whole.links) if number == LINKS_SLOT else b""
+        parts = _packed({id_: shapes[id_] for id_ in tables}, in_order.get(number, {}))
+        rest = marshal.dumps((*parts, whole.common, links))
         streams = [] if mine is None else [ipc_stream(_arrays(mine), _SCHEMA)]
         blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest, streams, change_count, source_bytes)
         change_count = source_bytes = 0
     return blobs
-
-
-def _slots_of(states: States, slots: int) -> Ints:
-    """Return order.slot.slot_of of each key."""
-    found: list[int] = []
-    for table_id, begin, end in tables_of(states):
-        seed = table_seed(table_id)
-        found += [crc32(one, seed) % slots for one in states.identity.slice(begin, end - begin).to_pylist()]
-    return np.array(found, np.int64)
 
 
 def _packed(shapes: dict[int, TableShape], ordered: OrderedChanges) -> tuple[list[Any], list[Any]]:
@@ -139,10 +148,14 @@ class _Merge:
         self.ordered: OrderedChanges = {}
         self.change_count = 0
         self.source_bytes = 0
+        self.common: dict[int, int] = {}
+        self.links: list[Links] = []
         for blob in blobs:
             rest, streams, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
             try:
-                shapes, changes = marshal.loads(rest)
+                shapes, changes, common, links = marshal.loads(rest)
+                self.common |= common
+                self.links += [unpacked(links)] if links else []
             except (ValueError, EOFError, TypeError) as error:
                 raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
             self.shapes |= {shape.table_id: shape for shape in map(_shape_of, shapes)}
@@ -152,6 +165,20 @@ class _Merge:
                 self.ordered[commit_ts, start_ts, sequence] = change
             self.change_count += change_count
             self.source_bytes += source_bytes
+
+
+def groups_of(blobs: Iterable[bytes], slots: int) -> bytes:
+    """Deal the groups of transactions, from all blobs of LINKS_SLOT. Return what `divide` needs, empty if each slot
+    has complete groups already. Raises BlobError."""
+    groups = deal(_Merge(blobs).links, slots)
+    return packed((groups.nodes, groups.slots))
+
+
+def divide(blobs: Iterable[bytes], slots: int, groups: bytes) -> dict[int, bytes]:
+    """Divide one slot's blobs of all parts again, by the groups of their transactions. Raises BlobError."""
+    part = _Merge(blobs)
+    states, whole = merge(part.states), Whole(part.common, groups=Groups(*unpacked(groups)))
+    return pack(part.shapes, states, part.ordered, slots, part.change_count, part.source_bytes, whole)
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:

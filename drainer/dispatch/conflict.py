@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 from binlog.tidb.types import UNSPECIFIED
 
 from drainer.changes.decode import Columns
+from drainer.changes.groups import components
 from drainer.changes.vector import Ints, Mask
 from drainer.dispatch.merge import row_codes
 from drainer.dispatch.partition import Hashes, row_hashes
@@ -70,25 +71,6 @@ def table_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
     """Return hashes that put all events in the table's one partition, parallel to `events`. They need no other events,
     so they also serve when not all events of the transaction are known."""
     return [row_hashes(one.table, (), one.image, len(one), zone) for one in events]
-
-
-def components(count: int, nodes: Ints, values: Ints) -> Ints:
-    """Return, for each of `count` nodes, the smallest node of its connected component. `nodes` and `values`: each pair
-    is an edge between a node and a value; nodes with the same value are connected."""
-    label = np.arange(count)
-    if not len(values):
-        return label
-    of_value = np.empty(int(values.max()) + 1, np.int64)
-    while True:
-        before = label
-        of_value.fill(count)
-        np.minimum.at(of_value, values, label[nodes])
-        label = label.copy()
-        np.minimum.at(label, nodes, of_value[values])
-        np.minimum.at(label, before, label)
-        label = label[label]
-        if np.array_equal(label, before):
-            return label
 
 
 def _unique_keys(table: Table) -> dict[int, tuple[int, ...]] | None:

@@ -10,9 +10,13 @@ from zlib import crc32
 # 3: tables that upsert and have several unique keys stay in order (row/key.py).
 # 5: the ordered slot has the changes of all tables without a key (4: those of TiDB's tables came with the intent).
 HASH_VERSION = 5
+# The version of batches whose transactions are shown whole: rows are assigned by groups (changes/groups.py).
+GROUPS_VERSION = 101
 
 # Changes that must stay in order go to one slot whole, the same for every partition of a batch.
 ORDERED_SLOT = 0
+# The slot with what the transactions of a part have in common (changes/groups.py).
+LINKS_SLOT = 0
 
 
 @lru_cache(maxsize=4096)

@@ -294,11 +294,11 @@ async def _drain(
     config: Config, upstream: Upstream, opened: Opened, opening: Opening, pages: PageSwitch, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
-    security = config.security.security()
+    security, syncer = config.security.security(), config.syncer
     pipeline = Pipeline(
         opened.destination,
         opened.schema_provider,
-        Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
+        Cut(syncer.worker_count, syncer.txn_rows_max, syncer.digest(), syncer.consistency == "transaction"),
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),

@@ -65,9 +65,9 @@ class Intent:
     """The range that a distributed batch is about to apply, and how it is divided (rule 16).
 
     The range is (after_ts, until_ts]. It is divided into `slots` slots by the stable hash `hash_version`, with at most
-    `chunk_rows` rows in a transaction. `digest`: digest of the filters that choose the rows. `pumps`: the pumps that
-    have binlogs of the range (empty: any). `counts`: parallel to `pumps`, the number of binlogs of each (-1 or missing:
-    not known).
+    `chunk_rows` rows in a transaction (0: each slot is one transaction). `digest`: digest of the filters that choose
+    the rows. `pumps`: the pumps that have binlogs of the range (empty: any). `counts`: parallel to `pumps`, the number
+    of binlogs of each (-1 or missing: not known).
 
     A batch that continues after a crash uses these values instead of the current configuration. With other values the
     finished and the remaining chunks together would not hold each row of the range once."""

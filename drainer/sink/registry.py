@@ -29,12 +29,13 @@ class Kind:
     """A kind of destination. `section`: the model of `[syncer.to]`, a ToSection; `make`: a function that takes the
     section and SyncerSettings and returns the sink; each as module:name. `writer`: modules that executors need to
     write. `replay`: a function that takes the section and ReplaySettings and returns reparo's Replayer, as module:name;
-    "" if reparo does not support this kind."""
+    "" if reparo does not support this kind. `has_tables`: it is a database, whose readers see the rows of tables."""
 
     section: str
     make: str
     writer: tuple[str, ...] = ()
     replay: str = ""
+    has_tables: bool = False
 
 
 _SERVER: Final = Kind(
@@ -42,6 +43,7 @@ _SERVER: Final = Kind(
     "drainer.sink.mysql.sink:make",
     ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.format"),
     "drainer.sink.mysql.replay.destination:make",
+    has_tables=True,
 )
 
 # db-type (upstream's names first) → what it is made of.
@@ -53,6 +55,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "drainer.sink.sqlite.section:SQLiteSection",
         "drainer.sink.sqlite.sink:make",
         replay="drainer.sink.sqlite.replay:make",
+        has_tables=True,
     ),
     "jsonl": Kind(
         "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.parts",)

@@ -32,13 +32,14 @@ class SparkBatch:
         self._packed = packed
         self._errors = errors
         self._files = files
-        self._by_slot: DataFrame | None = None
+        self._folder = ""
+        self._by_slot: shuffle_apply.BySlot | None = None
 
     def covers(self, after_ts: int, until_ts: int) -> None:
         """Set the batch's range (after_ts, until_ts]. Its files are removed when no reference to the batch is left."""
-        folder = blob_files.folder_of(self._files, after_ts, until_ts)
-        if folder:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._folder = blob_files.folder_of(self._files, after_ts, until_ts)
+        if self._folder:
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
@@ -57,10 +58,11 @@ class SparkBatch:
     def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
         return shuffle_apply.distribute(self._read(job.order, job.folded), job, self._errors)
 
-    def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
+    def _read(self, order: ReadOrder, folded: bool) -> shuffle_apply.BySlot:
         """Read the batch once. All its jobs have the same order."""
         if self._by_slot is None:
-            self._by_slot = shuffle_apply.read_by_slot(self._packed, order, folded, self._errors)
+            folder = self._folder if folded else ""
+            self._by_slot = shuffle_apply.read_by_slot(self._packed, order, folded, self._errors, folder)
         return self._by_slot
 
 

@@ -19,16 +19,17 @@ from binlog.errors import BinlogError
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
-from drainer.apply.fold_order import ReadOrder
+from drainer.apply.fold_order import FoldOrder, ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob_pieces import Totals, join_blobs, split_totals, with_totals
+from drainer.order.blob_pieces import Totals, join_blobs, split_totals
+from drainer.order.slot import LINKS_SLOT
 from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.watermark import Counted, RangeDiffers, check
+from drainer.pumps.watermark import Counted, RangeDiffers, check, together
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError, DestinationDown
 from drainer.spark import blob_files
 from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, ErrorSeal
-from drainer.spark.source.executor import decoder_for, slotted
+from drainer.spark.source.executor import decoder_for, slotted, to_slots
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -82,8 +83,40 @@ class Fold:
                 builder.add_all(found)
         joiner.end()
         blobs = self.order.cut(builder)
-        for batch in slotted(with_totals(blobs, self.order.slots, Totals(count, size, builder.left_out))):
+        for batch in to_slots(blobs, self.order.slots, Totals(count, size, builder.left_out)):
             yield batch.select(SLOTTED.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Task: the blobs of all parts in, the groups of their transactions out, as pieces of one value."""
+
+    order: FoldOrder
+
+    def __call__(self, batches: Batches) -> Batches:
+        blobs = [blob for _, blob in parts_of(pieces_by_slot(batches).get(LINKS_SLOT, [])) if blob]
+        groups = self.order.groups(blobs)
+        for batch in slotted({LINKS_SLOT: groups} if groups else {}):
+            yield batch.select(SLOTTED.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Divide:
+    """Task: the blobs of a slot in, one blob for each slot out, of complete groups. Each comes with the totals of the
+    parts, so that a slot gets them once from each of these tasks."""
+
+    order: FoldOrder
+    groups: bytes
+    folder: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        for slot, pieces in sorted(pieces_by_slot(batches).items()):
+            parts = parts_of(pieces)
+            blobs = self.order.divide([blob for _, blob in parts if blob], self.groups)
+            counts, sizes, left_out = zip(*(astuple(totals) for totals, _ in parts), strict=True)
+            totals = Totals(sum(counts), sum(sizes), 0 if slot else sum(left_out))
+            for batch in to_slots(blobs, self.order.slots, totals, self.folder):
+                yield batch.select(SLOTTED.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +163,14 @@ def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
     return found
 
 
+def parts_of(pieces: Sequence[bytes]) -> list[tuple[Totals, bytes]]:
+    return [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
+
+
 def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> tuple[list[bytes], int]:
     """Return the blobs of a slot if every part has arrived in it, and how many transactions were left out of the parts.
     Raises RangeDiffers otherwise."""
-    parts = [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
+    parts = parts_of(pieces)
     arrived = Counted(sum(totals.count for totals, _ in parts), sum(totals.size for totals, _ in parts))
     where = f"through Spark to slot {slot}"
     check(planned, arrived, pump_name="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
@@ -148,13 +185,29 @@ def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
         raise errors.unwrap(error) from error
 
 
-def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
-    """Return (slot, blob) of every part, with a partition for each slot. When this returns, the batch has been pulled
-    and folded, once, however many jobs follow. `folded`: the tasks that read the batch have already carried out
-    `order`."""
+@dataclass(frozen=True, slots=True)
+class BySlot:
+    """(slot, blob) of every part, with a partition for each slot; `copies`: how often each slot has the totals."""
+
+    frame: DataFrame
+    copies: int = 1
+
+
+def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal, folder: str = "") -> BySlot:
+    """Return the parts' blobs by slot. When this returns, the batch has been pulled and folded, once, however many jobs
+    follow, and divided by the groups of its transactions if these are to be seen whole. `folded`: the tasks that read
+    the batch have already carried out `order`; `folder`: that of the batch's files, if there is one."""
     rows = packed if folded else packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
     try:
-        return shuffled(rows.repartitionById(order.slots, SLOT))
+        read = shuffled(rows.repartitionById(order.slots, SLOT))
+        if not isinstance(order, FoldOrder) or not order.whole:
+            return BySlot(read)
+        found = read.mapInArrow(carried(Deal(order), errors), SLOTTED_DDL).toArrow()
+        if not len(found):  # no transactions that belong together are in different slots
+            return BySlot(read)
+        (groups,) = join_blobs(found.column("blob").to_pylist())
+        rows = read.mapInArrow(carried(Divide(order, groups, folder), errors), SLOTTED_DDL)
+        return BySlot(shuffled(rows.repartitionById(order.slots, SLOT)), order.slots)
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
 
@@ -186,10 +239,11 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
         rdd = dependency.rdd()
 
 
-def distribute(by_slot: DataFrame, job: DistributedJob, errors: ErrorSeal) -> Sequence[Receipt]:
+def distribute(by_slot: BySlot, job: DistributedJob, errors: ErrorSeal) -> Sequence[Receipt]:
     """Apply the blobs that `read_by_slot` returned. Return the results that say something. Raises RangeDiffers
     if a slot has not reported, and DestinationDown if one has given up."""
-    results = by_slot.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
+    job = replace(job, planned=together([job.planned] * by_slot.copies))
+    results = by_slot.frame.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:

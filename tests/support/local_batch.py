@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
-from drainer.apply.fold_order import ReadOrder
+from drainer.apply.fold_order import FoldOrder, ReadOrder
 from drainer.apply.micro_batch import DistributedJob
+from drainer.order.slot import LINKS_SLOT
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
@@ -53,11 +54,11 @@ class LocalBatch:
             raise
 
     def _slots(self, order: ReadOrder) -> dict[int, list[bytes]]:
-        slots: dict[int, list[bytes]] = {}
-        for blobs in self._fold(order):
-            for slot, blob in blobs.items():
-                slots.setdefault(slot, []).append(blob)
-        return slots
+        slots = _by_slot(self._fold(order))
+        if not isinstance(order, FoldOrder) or not order.whole:
+            return slots
+        groups = order.groups(slots.get(LINKS_SLOT, []))
+        return _by_slot(order.divide(blobs, groups) for blobs in slots.values()) if groups else slots
 
     def _fold(self, order: ReadOrder) -> list[dict[int, bytes]]:
         found = []
@@ -68,3 +69,11 @@ class LocalBatch:
             found.append(order.cut(builder))
             self.left_out += builder.left_out
         return found
+
+
+def _by_slot(parts: Iterable[Mapping[int, bytes]]) -> dict[int, list[bytes]]:
+    slots: dict[int, list[bytes]] = {}
+    for blobs in parts:
+        for slot, blob in blobs.items():
+            slots.setdefault(slot, []).append(blob)
+    return slots

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drainer.batch.work import KeyChange, Kind, Literals, Pieces, SegmentWork
-from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
@@ -32,6 +31,7 @@ from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import PositionMoved, RowMissing
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
+from drainer.sink.upserts import upsert
 
 _STAGE: Final = "direct"
 

@@ -25,7 +25,6 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved, RowsRefused
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
@@ -43,6 +42,7 @@ from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings
+from drainer.sink.upserts import MissingRows
 
 # Limits of a server that a large transaction may pass, and what an operator can do about each.
 # By error number: MySQL's and MariaDB's, TiDB's from 8000 on.

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from drainer.batch.work import Folded, KeyChange, Kind, Row, SegmentWork, TableShape
-from drainer.order.upsert import replaces, upsert
 from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name
+from drainer.sink.upserts import MissingRows, replaces, upsert
 
 _UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")
 _MISSING: Final = re.compile(r"no such (table|column)|has no column named")

@@ -21,7 +21,6 @@ from drainer.sink.base import (
     TableName,
     Wants,
 )
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
@@ -32,6 +31,7 @@ from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.section import SQLiteSection
+from drainer.sink.upserts import MissingRows
 
 # The position of a SQLite file, in the same tables as in a server (drainer/sink/sql_position.py), in the file itself.
 

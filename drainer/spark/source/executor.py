@@ -154,13 +154,18 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
             else:
                 builder.add_all(binlogs)
     blobs = order.cut(builder)
-    totals = Totals(count, size, builder.left_out)
-    if task.folder:
-        every = {slot: blobs.get(slot, b"") for slot in range(order.slots)}
-        references = blob_files.write(task.folder, every, totals.packed())
+    yield from to_slots(blobs, order.slots, Totals(count, size, builder.left_out), task.folder)
+
+
+def to_slots(blobs: Mapping[int, bytes], slots: int, totals: Totals, folder: str = "") -> Iterator[pa.RecordBatch]:
+    """Yield the blob of every slot of a part as packed rows, or references to them in a file of the folder, if there is
+    one."""
+    if folder:
+        every = {slot: blobs.get(slot, b"") for slot in range(slots)}
+        references = blob_files.write(folder, every, totals.packed())
         yield packed("", list(references), list(references.values()))
     else:
-        yield from slotted(with_totals(blobs, order.slots, totals))
+        yield from slotted(with_totals(blobs, slots, totals))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

@@ -63,20 +63,22 @@ def messages(part: Sequence[bytes]) -> bytes:
     return ext.PullRangeResp(payloads=part).SerializeToString()
 
 
-def feed_of(spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool) -> SparkBatch:
+def feed_of(
+    spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool, order: FoldOrder = ORDER, files: str = ""
+) -> SparkBatch:
     """As the source gives a batch: messages, or what reading tasks have folded."""
     rows = [(f"p{n}", 0, messages(part)) for n, part in enumerate(parts)]
     if folded:
-        batches = [batch for part in parts for batch in _folded(part)]
+        batches = [batch for part in parts for batch in _folded(part, order)]
         pairs = [
             (slot.as_py(), blob.as_py()) for b in batches for slot, blob in zip(b.column(0), b.column(1), strict=True)
         ]
         rows = [("", slot, blob) for slot, blob in pairs]
-    return SparkBatch(spark.createDataFrame(rows, PACKED_SCHEMA).repartition(2), ErrorSeal.new())
+    return SparkBatch(spark.createDataFrame(rows, PACKED_SCHEMA).repartition(2), ErrorSeal.new(), files)
 
 
-def _folded(part: Sequence[bytes]) -> Iterator[Any]:
-    yield from Fold(ORDER)(iter([pa.RecordBatch.from_pydict({"blob": [messages(part)]})]))
+def _folded(part: Sequence[bytes], order: FoldOrder) -> Iterator[Any]:
+    yield from Fold(order)(iter([pa.RecordBatch.from_pydict({"blob": [messages(part)]})]))
 
 
 def planned(parts: Sequence[Sequence[bytes]]) -> Counted:
@@ -91,6 +93,31 @@ def test_each_slot_gets_its_rows(spark: Any, folded: bool) -> None:
     )
     assert sum(result.rows for result in results) == 40
     assert sorted(result.detail for result in results) == ["bare,unique", *["unique"] * (SLOTS - 1)]
+
+
+def chained(key: int) -> bytes:
+    """A row, and in groups of ten the row before it."""
+    steps: list[Step] = [put(key, 100 + key)]
+    if key % 10:
+        steps.append(("update", {1: key - 1, 2: 99 + key}, {1: key - 1, 2: 99 + key}))
+    return transaction([(UNIQUE, step) for step in steps], commit_ts=10 + key)
+
+
+CHAINS = ([chained(n) for n in range(0, 40, 2)], [chained(n) for n in range(1, 40, 2)])
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_each_slot_gets_a_complete_group_of_transactions(spark: Any, tmp_path: Path, folded: bool) -> None:
+    """Rule 33: the parts are read once and divided again; and rule 22: nothing is missing on the way."""
+    order = replace(ORDER, view=PackedView.of(view_of(UNIQUE, BARE)), whole=True)
+    feed = feed_of(spark, CHAINS, folded=folded, order=order, files=str(tmp_path))
+    feed.covers(INTENT.after_ts, INTENT.until_ts)
+    (tmp_path / f"{INTENT.after_ts}-{INTENT.until_ts}").mkdir()
+    job = DistributedJob(order, INTENT, Counting(), folded, planned(CHAINS))
+    assert [result.rows for result in feed.distribute(job)] == [10] * SLOTS
+    assert any(tmp_path.rglob("*/*")) == folded
+    with pytest.raises(RangeDiffers, match="through Spark to slot"):
+        feed.distribute(replace(job, planned=replace(planned(CHAINS), count=41)))
 
 
 def test_rows_that_do_not_come_are_missed(spark: Any) -> None:

@@ -200,6 +200,8 @@ class SQLiteSlots:
     def write(self, slot: int, segment: SegmentWork, retry_for_s: float) -> Receipt:
         work = segment
         unique = tuple(folded for folded in work.folded if folded.shape.may_collide)
+        if not self.destination.begun[-1].chunk_rows:
+            return self._whole(slot, work)
         if self.phase is Phase.DIRECT:
             self._write(replace(work, folded=tuple(folded for folded in work.folded if folded not in unique)))
         try:
@@ -209,6 +211,14 @@ class SQLiteSlots:
                 raise
             return Receipt(slot, 0, 2, 0, str(error))
         return Receipt(slot, 1, 2, 0)
+
+    def _whole(self, slot: int, work: SegmentWork) -> Receipt:
+        try:
+            self._write(work)
+        except UniqueConflict:
+            with self.destination._opened().transaction() as connection:
+                sqlite_rows.write(connection, replace(work, commits=1))
+        return Receipt(slot, 1, 1, 0)
 
     def _write(self, work: SegmentWork) -> None:
         with self.destination._opened().transaction() as connection:
@@ -226,7 +236,7 @@ class SQLiteSlots:
 
 
 class SQLiteDistributed(SQLiteSink):
-    """As a server is: its batches may be distributed."""
+    """As a server is: its batches may be distributed, and a slot may be one transaction."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -262,11 +272,12 @@ class SQLiteDistributed(SQLiteSink):
 @dataclass(frozen=True)
 class Cuts:
     """Batches end behind the transactions of these numbers, and at the end; each of them distributed or not, in
-    turn."""
+    turn. `whole`: readers see complete transactions (rule 33)."""
 
     behind: frozenset[int] = frozenset()
     distributed: tuple[bool, ...] = (False,)
     parts: int = 1
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,7 +292,8 @@ class Outcome:
 
 def cuts(length: int, *, distributed: bool) -> st.SearchStrategy[Cuts]:
     modes = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple) if distributed else st.just((False,))
-    return st.builds(Cuts, st.frozensets(st.integers(0, max(length - 2, 0))), modes, st.integers(1, 3))
+    ends = st.frozensets(st.integers(0, max(length - 2, 0)))
+    return st.builds(Cuts, ends, modes, st.integers(1, 3), st.booleans())
 
 
 @dataclass(frozen=True)
@@ -304,7 +316,9 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
     return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
 
 
-def opened(destination: AnySink, stream: Stream, decisions: Decisions | None = None) -> Pipeline:
+def opened(
+    destination: AnySink, stream: Stream, decisions: Decisions | None = None, *, whole: bool = False
+) -> Pipeline:
     """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
@@ -312,7 +326,7 @@ def opened(destination: AnySink, stream: Stream, decisions: Decisions | None = N
     schema = Schema.open(
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
-    cut = Cut(3, 2, "d")
+    cut = Cut(3, 2, "d", whole)
     pipeline = Pipeline(
         destination,
         StubProvider(schema),
@@ -330,7 +344,7 @@ def opened(destination: AnySink, stream: Stream, decisions: Decisions | None = N
 def drain(destination: AnySink, stream: Stream, how: Cuts) -> DataError | None:
     """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
     leaves the destination as it is."""
-    pipeline = opened(destination, stream)
+    pipeline = opened(destination, stream, whole=how.whole)
     intent = pipeline.open_intent
     count = len(stream.binlogs)
     edges = [ts(10 + n) for n in range(count) if n in how.behind or n == count - 1]

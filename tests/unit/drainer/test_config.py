@@ -76,6 +76,14 @@ def test_standby_settings_that_do_not_fit_are_refused(lines: str, words: str, tm
         loaded(tmp_path, lines).check()
 
 
+@pytest.mark.parametrize("kind", ["kafka", "jsonl", "file"])
+def test_complete_transactions_are_refused_for_destinations_without_tables(kind: str, tmp_path: Path) -> None:
+    to = {"kafka": 'kafka-addrs = "k:9092"', "jsonl": 'path = "x"'}.get(kind, 'dir = "x"')
+    text = f'[syncer]\ndb-type = "{kind}"\nconsistency = "transaction"\n[syncer.to]\n{to}\n'
+    with pytest.raises(ConfigError, match=f"syncer.consistency: a destination of db-type {kind} gets every change"):
+        loaded(tmp_path, text).check()
+
+
 def test_other_name_of_file_destination_is_accepted(tmp_path: Path) -> None:
     assert loaded(tmp_path, f'[syncer]\ndb-type = "pb"\n[syncer.to]\ndir = "{tmp_path}"\n').syncer.db_type == "file"
 

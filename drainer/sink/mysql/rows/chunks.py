@@ -60,12 +60,16 @@ class Chunk:
 
 
 def cut(work: SegmentWork, phase: Phase, chunk_rows: int) -> list[Chunk]:
-    """The chunks of a slot in a phase. The phases DELETE and INSERT contain only tables whose rows may conflict."""
+    """The chunks of a slot in a phase. The phases DELETE and INSERT contain only tables whose rows may conflict. With
+    0 `chunk_rows` the slot is one chunk, and only DIRECT is used."""
     unique = _sorted(folded for folded in work.folded if folded.shape.may_collide)
     if phase is not Phase.DIRECT:
         return list(_folded_chunks(unique, chunk_rows))
     plain = _sorted(folded for folded in work.folded if not folded.shape.may_collide)
     ordered = sorted(work.ordered.changes, key=lambda change: (change.commit_ts, change.sequence))
+    if not chunk_rows:
+        one = Chunk(tuple(ordered), (*plain, *unique))
+        return [one] if one.rows else []
     return [
         *_ordered_chunks(ordered, chunk_rows),
         *_folded_chunks(plain, chunk_rows),

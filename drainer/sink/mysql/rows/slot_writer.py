@@ -12,7 +12,6 @@ from typing import Final
 from drainer.batch.work import Folded, SegmentWork, shown_row
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
@@ -23,6 +22,7 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
 from drainer.sink.retry import RetryDeadline
+from drainer.sink.upserts import MissingRows
 
 
 # Finds the row of a chunk that the server refuses: the last row of the shortest prefix that fails. Pure.
@@ -93,6 +93,8 @@ class _SlotRun:
         self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
         self._missing = MissingRows()
         self._keys = UniqueKeys()  # a distributed range contains no DDL
+        self._whole = not target.intent.chunk_rows
+        self._thorough = False
         self._deadline = RetryDeadline(f"slot {slot} of {self._range}", retry_for_s)
 
     def run(self) -> Receipt:
@@ -107,6 +109,9 @@ class _SlotRun:
                     self._deadline.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
+                    if self._whole:  # what may conflict is in this slot: no other slot has to delete it first
+                        self._thorough = True
+                        continue
                     unique_key = f"{surprise.schema}.{surprise.table} {surprise.key}"
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped or 0, unique_key)
                 except _NotNext:
@@ -184,6 +189,8 @@ class _SlotRun:
             triggers=target.triggers,
             missing=self._missing,
         )
+        for folded in chunk.folded if self._thorough else ():
+            writer.clear(folded)
         writer.ordered(chunk.ordered)
         for folded in chunk.folded:
             if target.phase is Phase.DELETE:
@@ -191,7 +198,7 @@ class _SlotRun:
             elif target.phase is Phase.INSERT:
                 writer.insert_live(folded, thorough=True)
             else:
-                writer.folded(folded, thorough=False)
+                writer.folded(folded, thorough=self._thorough)
 
     def _open(self) -> ServerSession:
         if self._session is None:

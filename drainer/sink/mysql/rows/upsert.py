@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from drainer.batch.work import KeyChange, Kind, Literals, TableShape
-from drainer.order.upsert import replaces, upsert
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows import statements
 from drainer.sink.mysql.rows.full_row_match import Flavour, where
 from drainer.sink.mysql.rows.statements import Statement, qualified
 from drainer.sink.mysql.rows.unique_keys import Handling
+from drainer.sink.upserts import replaces, upsert
 
 
 @dataclass(frozen=True, slots=True)

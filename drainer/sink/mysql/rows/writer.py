@@ -13,7 +13,6 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
 from drainer.changes.net_rows import Tuples, columns_of
 from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
-from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
 from drainer.sink.mysql.rows import upsert
@@ -28,6 +27,7 @@ from drainer.sink.mysql.rows.loader import (
 )
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
+from drainer.sink.upserts import MissingRows
 
 _log = get_logger(__name__)
 

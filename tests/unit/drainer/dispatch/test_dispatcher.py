@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
+from drainer.changes.groups import components
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.dispatch import DispatchError
-from drainer.dispatch.conflict import components
 from drainer.dispatch.dispatcher import (
     SLOTTING_VERSION,
     Dispatcher,

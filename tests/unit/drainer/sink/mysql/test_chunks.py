@@ -105,3 +105,12 @@ def test_chunks_end_where_rows_or_bytes_reach_their_limit(seed: int, monkeypatch
         rows = list(folded.rows)
         assert list(columns_of(folded).live()) == [row.row for row in rows if row.row is not None]
         assert columns_of(folded).stale() == [key for row in rows for key in row.stale]
+
+
+def test_slot_of_complete_transactions_is_one_chunk() -> None:
+    """Rule 33: whatever its size; in the order of the others."""
+    for all_of in (work(random.Random(1)), work(random.Random(2))):
+        (chunk,) = cut(all_of, Phase.DIRECT, 0)
+        assert [folded.shape.table_id for folded in chunk.folded] == [2, 3, 1, 4]
+        assert (chunk.rows, [change.commit_ts for change in chunk.ordered]) == (50, [100 + n // 3 for n in range(10)])
+    assert cut(SegmentWork(1, 2, (), Ordered(()), 0, 0), Phase.DIRECT, 0) == []

@@ -1,11 +1,15 @@
-"""Tables that upsert and are applied in order: the row that each change removes, and the one it writes (rule 21).
-Pure."""
+"""Tables that upsert and are applied in order: the row that each change removes, and the one it writes (rule 21). A row
+to remove may be missing: nothing to do, but a warning is logged."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from binlog.runtime.log import get_logger
+
 from drainer.batch.work import KeyChange, Kind, Literals, TableShape
+
+_log = get_logger(__name__)
 
 
 class Upsert(NamedTuple):
@@ -30,3 +34,23 @@ def upsert(change: KeyChange) -> Upsert:
 def replaces(shape: TableShape) -> bool:
     """Whether a new row may replace others; without a unique key it is written with INSERT."""
     return bool(shape.unique or shape.secondary_unique)
+
+
+class MissingRows:
+    """Warns once for each table while the destination is open."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        self.count = 0
+
+    def note(self, shape: TableShape, rows: int) -> None:
+        self.count += rows
+        table = (shape.schema, shape.table)
+        if rows and table not in self._told:
+            self._told.add(table)
+            _log.warning(
+                "a row to update or delete is missing in the destination; its table has no key, so other rows may "
+                "differ too",
+                table=f"{shape.schema}.{shape.table}",
+                rows=rows,
+            )

@@ -22,7 +22,6 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import Record, make_decoder, row_checksum
 from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, Few, Many, make_encoder
-from drainer.protocol.avro.envelope import header_of, read_header
 from drainer.protocol.avro.reader import read_record, readable
 from drainer.protocol.avro.schema import (
     CHECKSUM,
@@ -39,7 +38,7 @@ from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, SchemaIds, merged
+from drainer.protocol.schema_ids import KnownSchemas, SchemaIds, header_of, merged, read_header
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry

@@ -14,7 +14,6 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
-from drainer.protocol.avro.envelope import HEADER_BYTES, read_header
 from drainer.protocol.avro.reader import Document, parse_schema, read_record, readable
 from drainer.protocol.avro.schema import (
     BEFORE,
@@ -30,7 +29,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, Schemas
+from drainer.protocol.schema_ids import HEADER_BYTES, KnownSchemas, Schemas, read_header
 
 # TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
 

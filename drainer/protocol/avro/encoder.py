@@ -25,7 +25,6 @@ from drainer.changes.decode import Columns
 from drainer.changes.vector import Words
 from drainer.protocol.avro import blocks
 from drainer.protocol.avro.column import pieces_of
-from drainer.protocol.avro.envelope import header_of
 from drainer.protocol.avro.schema import Field, TableSchemas, compact_json, key_subject, table_schemas, value_subject
 from drainer.protocol.avro.types import twos_complement
 from drainer.protocol.column_text import text_of
@@ -36,7 +35,7 @@ from drainer.protocol.option_rules import check_checksums, check_choices
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import OneRowMessages
-from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, header_of
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number

@@ -18,8 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from drainer.kafka_check.checker import Checker, Moves, Promises, Report
 from drainer.kafka_reading.address import TopicsSection, kafka_address
-from drainer.kafka_reading.decoding import PartitionDecoders
-from drainer.kafka_reading.records import Record, TopicReader, partitions_in, records_in
+from drainer.kafka_reading.records import PartitionDecoders, Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import DdlScope
 from drainer.protocol.errors import MessageError
 from drainer.protocol.registry import make_encoder

@@ -15,8 +15,7 @@ from binlog.runtime.log import get_logger
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_reading.address import KafkaAddress
-from drainer.kafka_reading.decoding import PartitionDecoders
-from drainer.kafka_reading.records import KafkaPartition, ReadStopped, Record, TopicReader
+from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadStopped, Record, TopicReader
 from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import AdminEvent, BootstrapEvent, DdlEvent, Event, Image, ResolvedEvent, RowEvent

@@ -27,7 +27,7 @@ from drainer.schema.steps import Ddl, Rows, Step
 from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink

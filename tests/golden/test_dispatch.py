@@ -24,8 +24,7 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.kafka_check.__main__ import check
 from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_reading.decoding import PartitionDecoders
-from drainer.kafka_reading.records import KafkaPartition, Record
+from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, Record
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent

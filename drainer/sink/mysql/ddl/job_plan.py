@@ -15,7 +15,7 @@ from drainer.ddl.dialect import Dialect
 from drainer.schema.steps import Ddl
 from drainer.sink.mysql.ddl import session_context
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint
-from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import Translation, translate
 
 _log = get_logger(__name__)

@@ -27,7 +27,7 @@ from drainer.sink.mysql.ddl import fingerprint, recycle_plan, session_context
 from drainer.sink.mysql.ddl.background import BUILDING, BackgroundIndexes, index_of
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
-from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import CREATES, why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote

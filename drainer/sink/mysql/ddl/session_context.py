@@ -1,11 +1,13 @@
 """Effects of a DDL on existing rows that depend on the time or time zone in which it runs. Pure. Upstream ran it once,
-at its own time and in the writer's time zone; no binlog has those rows.
+at its own time and in the writer's time zone; no binlog has those rows. And the properties of a server of the MySQL
+family that DDL depends on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -15,11 +17,48 @@ from binlog.tidb.column import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
 from drainer.ddl.column_pairs import paired
+from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import INSTANT
 from drainer.ddl.table_diff import shown_columns
 from drainer.schema.steps import Ddl
-from drainer.sink.mysql.ddl.server import Server
+
+_MARIADB: Final = Dialect(
+    expression_indexes=False,
+    generated_keys=False,
+    unenforced_checks=False,
+    if_exists=True,
+    validation=False,
+    invisible="IGNORED",
+    visible="NOT IGNORED",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`flavour`: mysql, mariadb or tidb. `collations`: those it knows, in lower case. `database_collation`: the
+    collation of a table of the job's database that names none, '' if not read."""
+
+    flavour: str
+    collations: frozenset[str] = frozenset()
+    database_collation: str = ""
+
+    @property
+    def is_tidb(self) -> bool:
+        return self.flavour == "tidb"
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.flavour == "mariadb"
+
+    @property
+    def has_sequences(self) -> bool:
+        return self.flavour != "mysql"
+
+    def dialect(self, time_zone: str = "") -> Dialect:
+        """How statements are written for it. `time_zone`: of the session that runs them, '' for UTC."""
+        return replace(_MARIADB if self.is_mariadb else Dialect(), collations=self.collations, time_zone=time_zone)
+
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _DATES: Final = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP})

@@ -41,7 +41,7 @@ from drainer.schema import job_kinds
 from drainer.schema.steps import Ddl, TableChange
 from drainer.sink.mysql.ddl import partition_statements
 from drainer.sink.mysql.ddl.partition_statements import emptied
-from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.session_context import Server
 
 # A word, type, character set or option that is not known, or known but not there; a foreign key without an index to
 # refer to, an index too long for a ROW_FORMAT, and a counter without a key, all of which TiDB takes; an index or

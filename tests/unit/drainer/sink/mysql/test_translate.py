@@ -11,7 +11,7 @@ from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import CANNOT_SAY, Translation, translate, why_not
 from tests.support.ddl_case import STAMP, column, foreign_key, table
 

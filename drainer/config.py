@@ -34,9 +34,11 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from drainer.extras import KAFKA, missing
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
+from drainer.row.rules import Condition
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
+from drainer.schema.rules import ColumnRule, Mask, NewColumn, Route, RowRule, Rules
 from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.registry import KINDS, sections, sink, taken
@@ -142,6 +144,51 @@ class TableMigrateRule(Section):
     )
 
 
+class TablesOfRule(Section):
+    """The tables of a rule. The first rule of its kind that matches a table counts."""
+
+    schema_pattern: str = Field(description="database; `*`, `?`, `[a-z]` and `[!a-z]` are wildcards, case is ignored")
+    table_pattern: str = Field("*", description="table, with the same wildcards")
+
+    def tables(self) -> Wildcards:
+        return Wildcards(self.schema_pattern, "" if self.table_pattern == "*" else self.table_pattern)
+
+
+class RouteSection(TablesOfRule):
+    """`[[syncer.routes]]`: other names at the destination."""
+
+    target_schema: str = Field(min_length=1, description="database at the destination")
+    target_table: str = Field("", description="table at the destination; empty: as upstream")
+
+
+class ColumnsSection(TablesOfRule):
+    """`[[syncer.columns]]`: columns that are left out or masked."""
+
+    leave_out: Names = Field((), description="columns that the destination does not have, with the same wildcards")
+    mask: dict[str, str] = Field(
+        default_factory=dict,
+        description="masks by column: 'constant:TEXT', 'hash' (HMAC-SHA256 with hash-key) or 'last-four'",
+    )
+    new_column: NewColumn = Field(
+        "pass",
+        description="what becomes of a column that none of leave-out, mask and known names: pass, leave-out, or stop",
+    )
+    known: Names = Field((), description="with new-column: the columns that are not new, with the same wildcards")
+
+    def rule(self, label: str, hash_key: str) -> ColumnRule:
+        """Raises ConfigError."""
+        masks = tuple(
+            (name, Mask.parse(text, hash_key, f"{label}: mask of {name}")) for name, text in self.mask.items()
+        )
+        return ColumnRule(label, self.tables(), self.leave_out, masks, self.new_column, self.known)
+
+
+class RowsSection(TablesOfRule):
+    """`[[syncer.rows]]`: the rows that are replicated."""
+
+    where: str = Field(description="condition on columns, such as region = 'eu' and deleted = 0")
+
+
 class FilterSection(Section):
     """`[syncer.filter]`: `[filter]` of a TiCDC changefeed."""
 
@@ -181,6 +228,10 @@ class SyncerSection(OriginalSyncerSection):
     binlog_filter_rule: dict[str, BinlogFilterRule] = Field(
         default_factory=dict, description="what a table-migrate-rule leaves out, by name"
     )
+    routes: tuple[RouteSection, ...] = Field((), description="other names of tables at the destination")
+    columns: tuple[ColumnsSection, ...] = Field((), description="columns that are left out or masked")
+    rows: tuple[RowsSection, ...] = Field((), description="which rows of tables are replicated")
+    hash_key: str = Field("", repr=False, description="key of the mask 'hash'; never logged or shown")
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     sync_ddl: bool = Field(
         True, description="whether DDLs run downstream; false: the tables are maintained by other means"
@@ -260,6 +311,7 @@ class SyncerSection(OriginalSyncerSection):
     def _has_valid_events(self) -> Self:
         try:
             self.events()
+            self.rules()
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
@@ -295,6 +347,20 @@ class SyncerSection(OriginalSyncerSection):
                 rules.append(rule.of(tables, f"binlog-filter-rule {name}"))
         return EventFilter(tuple(rules))
 
+    def rules(self) -> Rules:
+        """Return routes and the rules for columns and rows. Raises ConfigError, naming the rule."""
+        return Rules(
+            [
+                Route(f"syncer.routes {n}", one.tables(), one.target_schema, one.target_table)
+                for n, one in enumerate(self.routes, start=1)
+            ],
+            [one.rule(f"syncer.columns {n}", self.hash_key) for n, one in enumerate(self.columns, start=1)],
+            [
+                RowRule(f"syncer.rows {n}", one.tables(), Condition.parse(one.where, f"syncer.rows {n}"))
+                for n, one in enumerate(self.rows, start=1)
+            ],
+        )
+
     @property
     def _channel(self) -> int | None:
         return self.channel_id if self.loopback_control else None
@@ -307,7 +373,9 @@ class SyncerSection(OriginalSyncerSection):
             for rule in self.ddl_rewrite
         ]
         ignored = frozenset(self.ignore_txn_commit_ts)
-        return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel)
+        return Policy(
+            self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules()
+        )
 
     def address(self) -> str:
         """The text that identifies the destination: file or host:port."""
@@ -326,6 +394,8 @@ class SyncerSection(OriginalSyncerSection):
             names |= {"case_sensitive", "table_migrate_rule", "binlog_filter_rule"}
         if self.loopback_control:
             names |= {"loopback_control", "channel_id"}
+        if self.rules():
+            names |= {"routes", "columns", "rows", "hash_key"}
         chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"})
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 

@@ -12,7 +12,7 @@ Use without the drainer's service:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -146,24 +146,29 @@ class ColumnDecoder:
         only the key's columns are decoded."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
-        wanted_old = every if whole or not key else tuple(sorted(key))
+        chosen_by = codec.rules.columns if codec.rules is not None else frozenset()
+        wanted_old = every if whole or not key else tuple(sorted({*key, *chosen_by}))
         for kind in Kind:
             if kind in codec.ignored_kinds:
                 continue
             of_kind = group.kind == int(kind)
             rows = group if of_kind.all() else group.take(of_kind)
-            if not len(rows):
-                continue
-            reader = self._reader(codec) if len(rows) >= self._vector_rows_min else None
-            if reader is None:
-                yield _one_by_one(codec, kind, rows, wanted_old, whole=whole)
-                continue
-            good, old, new = in_step(reader, kind, rows, wanted_old, every)
-            if good.all():
-                yield _changes(codec, kind, rows, old, new)
-                continue
-            yield _changes(codec, kind, rows.take(good), old, new)
-            yield _one_by_one(codec, kind, rows.take(~good), wanted_old, whole=whole)
+            for changes in self._of_kind(codec, kind, rows, wanted_old, whole=whole) if len(rows) else ():
+                yield from by_rules(changes)
+
+    def _of_kind(
+        self, codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int], *, whole: bool
+    ) -> Iterator[Changes]:
+        reader = self._reader(codec) if len(rows) >= self._vector_rows_min else None
+        if reader is None:
+            yield _one_by_one(codec, kind, rows, wanted_old, whole=whole)
+            return
+        good, old, new = in_step(reader, kind, rows, wanted_old, range(len(codec.layout.targets)))
+        if good.all():
+            yield _changes(codec, kind, rows, old, new)
+            return
+        yield _changes(codec, kind, rows.take(good), old, new)
+        yield _one_by_one(codec, kind, rows.take(~good), wanted_old, whole=whole)
 
     def _reader(self, codec: Codec) -> RowReader | None:
         found = self._readers.get(id(codec))
@@ -171,6 +176,22 @@ class ColumnDecoder:
             # keeps the codec alive, so that its id is not reused
             found = self._readers[id(codec)] = codec, RowReader.of(codec.layout)
         return found[1]
+
+
+def by_rules(changes: Changes) -> Iterator[Changes]:
+    """What becomes of changes of one kind by the rules for rows and columns (RowRules.row)."""
+    rules = changes.codec.rules
+    if rules is None:
+        yield changes
+        return
+    was, now = (
+        rules.chosen(image, len(changes)).to_numpy(zero_copy_only=False) for image in (changes.old, changes.new)
+    )
+    for kind, chosen in ((Kind.INSERT, now & ~was), (Kind.UPDATE, now & was), (Kind.DELETE, was & ~now)):
+        if chosen.any():
+            of = changes if chosen.all() else changes.take(chosen)
+            old = None if kind is Kind.INSERT else rules.masked(of.old)
+            yield replace(of, kind=kind, old=old, new=None if kind is Kind.DELETE else rules.masked(of.new))
 
 
 def in_step(

@@ -273,10 +273,13 @@ class _Share:
             codec = decoder.codec_of_row(table_id, version, commit_ts, _KINDS[kind], data)
             if codec is None or _KINDS[kind] in codec.ignored_kinds:
                 continue
-            self.change_count += 1
             if self.links is not None:
                 codec = self.links.keys_of(codec).codec
-            row = DecodedRow(codec, _KINDS[kind], *codec.images(_KINDS[kind], data, commit_ts), commit_ts, sequence)
+            change = codec.change(_KINDS[kind], data, commit_ts)
+            if change is None:
+                continue
+            self.change_count += 1
+            row = DecodedRow(codec, *change, commit_ts, sequence)
             if codec.shape.foldable:
                 self.shapes.setdefault(codec.shape.table_id, codec.shape)
                 self._collector.add(row, order)

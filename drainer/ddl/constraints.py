@@ -54,10 +54,10 @@ def foreign_keys(info: TableInfo) -> tuple[ForeignKey, ...]:
 def _foreign_key(key: Mapping[str, Json]) -> ForeignKey:
     return ForeignKey(
         _number(key.get("id")),
-        _name(key.get("fk_name")),
+        name_of(key.get("fk_name")),
         _names(key.get("cols")),
-        _name(key.get("ref_schema")),
-        _name(key.get("ref_table")),
+        name_of(key.get("ref_schema")),
+        name_of(key.get("ref_table")),
         _names(key.get("ref_cols")),
         _ACTIONS.get(_number(key.get("on_delete")), ""),
         _ACTIONS.get(_number(key.get("on_update")), ""),
@@ -69,7 +69,7 @@ def checks(info: TableInfo) -> tuple[Check, ...]:
     found = info.rest.get("constraint_info")
     return tuple(
         Check(
-            _number(one.get("id")), _name(one.get("constraint_name")), str(one.get("expr_string") or ""),
+            _number(one.get("id")), name_of(one.get("constraint_name")), str(one.get("expr_string") or ""),
             enforced=one.get("enforced") is not False,
         )
         for one in (found if isinstance(found, list) else ())
@@ -85,7 +85,7 @@ def _number(value: Json | None) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _name(value: Json | None) -> str:
+def name_of(value: Json | None) -> str:
     """`{"O": name, "L": …}` or the name itself."""
     if isinstance(value, Mapping):
         value = value.get("O")
@@ -93,4 +93,4 @@ def _name(value: Json | None) -> str:
 
 
 def _names(value: Json | None) -> tuple[str, ...]:
-    return tuple(_name(part) for part in value) if isinstance(value, list) else ()
+    return tuple(name_of(part) for part in value) if isinstance(value, list) else ()

@@ -39,13 +39,16 @@ def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
     """Return the messages in the order in which a reader applies them."""
     if step.is_of_temporary_table:
         return []
-    if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:
-        return [_message(step, router, None, int(step.job.type), _text(step))]
     if step.job.type == ActionType.RENAME_TABLES and not step.rewritten:
         return [_message(step, router, one, int(ActionType.RENAME_TABLE), _rename(step, one)) for one in step.changes]
     if step.job.type == ActionType.CREATE_TABLES and len(step.sql) == len(step.changes):
         each = zip(step.changes, step.sql, strict=True)
         return [_message(step, router, one, int(ActionType.CREATE_TABLE), text) for one, text in each]
+    if step.job.type == ActionType.DROP_SCHEMA and step.ruled and not step.rewritten:
+        each = zip(step.changes, step.sql, strict=True)
+        return [_message(step, router, one, int(ActionType.DROP_TABLE), text) for one, text in each]
+    if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:
+        return [_message(step, router, None, int(step.job.type), _text(step))]
     return [_message(step, router, step.changes[0], int(step.job.type), _text(step))]
 
 

@@ -17,6 +17,7 @@ from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.fast_path import Cells, FastReader
 from drainer.row.key import key_function
 from drainer.row.layout import Layout, Target, layout_of
+from drainer.row.rules import RowRules
 from drainer.schema.errors import ColumnGoing, UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 
@@ -118,7 +119,10 @@ class Codec:
         self.shape = shape_of(at, self.layout)
         self.column_types = self.layout.column_types
         key = self.layout.key
+        self.rules = None if at.ruling is None else RowRules(self.layout, at.ruling)
         self.needed = frozenset(needed or key.columns or range(len(self.column_types)))
+        if self.rules is not None:
+            self.needed |= self.rules.columns
         self._asking: dict[frozenset[int], Codec] = {}
         self._fast = _fast_reader(at, stored_generated, self.needed)
         self.key_of = key_function(key, self.column_types)
@@ -161,12 +165,17 @@ class Codec:
         return self._read_general(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
     def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
-        """(old, new) of a row of any kind."""
+        """(old, new) of a row of any kind, before rules."""
         if kind is Kind.INSERT:
             return None, self.insert(row, 0, len(row), commit_ts)
         if kind is Kind.UPDATE:
             return self.update(row, 0, len(row), commit_ts)
         return self.delete(row, 0, len(row), commit_ts), None
+
+    def change(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Kind, Cells | None, Cells | None] | None:
+        """(kind, old, new) of a row as the destination gets it; None if it gets nothing of it."""
+        old, new = self.images(kind, row, commit_ts)
+        return (kind, old, new) if self.rules is None else self.rules.row(kind, old, new)
 
     def key(self, cells: Cells, commit_ts: int) -> object:
         """The key's value as the fold compares it (key.key_function). DecodeError if a column of the key is NULL."""
@@ -190,6 +199,8 @@ class Codec:
                         schema_version=self._schema_version,
                         commit_ts=commit_ts,
                     )
+            elif self._at.ruling is not None and column_id in self._at.ruling.left_out:
+                return
             elif not self._view.skips_column(self._at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(
                     table_id=self._at.table_id,

@@ -175,8 +175,9 @@ class Decoder:
                 codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
                 if codec is not None and kind not in codec.ignored_kinds:
                     codec = asking(codec)
-                    old, new = codec.images(kind, row, commit_ts)
-                    yield DecodedRow(codec, kind, old, new, commit_ts, sequence)
+                    found_row = codec.change(kind, row, commit_ts)
+                    if found_row is not None:
+                        yield DecodedRow(codec, *found_row, commit_ts, sequence)
 
 
 def in_order(found: list[Scanned]) -> list[Scanned]:

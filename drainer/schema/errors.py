@@ -32,6 +32,10 @@ class HistoryUnavailable(HistoryBroken):
     """A history source does not answer; retried."""
 
 
+class RuleRefused(SchemaError):
+    """A rule (routes, columns or rows) cannot be applied to a table, or not to a DDL."""
+
+
 class TableUnknown(SchemaError):
     """A row belongs to a table that no known DDL job created."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
@@ -13,10 +14,22 @@ from binlog.tidb.job import ActionType, Job
 from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, statements
-from drainer.ddl.mysql_objects import exchange_partition, rename_tables
+from drainer.ddl.mysql_columns import UnsupportedType
+from drainer.ddl.mysql_objects import (
+    alter_database,
+    alter_sequence,
+    create_database,
+    create_sequence,
+    exchange_partition,
+    rename_tables,
+)
+from drainer.ddl.mysql_tables import alter_table, create_table
+from drainer.ddl.table_diff import table_diff
 from drainer.schema import job_kinds, unknown_column
+from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
+from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import TableVersions
 
@@ -127,7 +140,47 @@ def _exchange(changes: Changes) -> Statement | None:
     return Statement(parted.schema, parted.schema, (text,))
 
 
+def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
+    """The job as the difference of its TableInfos; () if it does not affect the destination, None if the difference is
+    unknown. Raises UnsupportedType."""
+    kind, database = step.job.type, step.job.db_info
+    if kind == ActionType.DROP_SCHEMA and step.ruled:  # other tables may be in the databases that routes name
+        gone = [change.before for change in step.changes if change.before]
+        return tuple(_drop("VIEW" if table.info.is_view else "TABLE", table).sql[0] for table in gone) or None
+    if kind == ActionType.DROP_SCHEMA:
+        return (f"DROP DATABASE {quoted(step.schema)}",)
+    if kind in DATABASES:
+        if database is None:
+            return None
+        make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
+        return (make(database, dialect),)
+    if kind in CREATES:
+        new = [change.after for change in step.changes]
+        return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
+    return _one(step, step.changes[0], dialect) if len(step.changes) == 1 else None
+
+
+def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | None:
+    """A job on one table, view or sequence."""
+    kind, before, after = step.job.type, change.before, change.after
+    if after is None:
+        return None
+    if kind == ActionType.TRUNCATE_TABLE:
+        return (f"TRUNCATE TABLE {quoted(after.schema, after.name)}",)
+    if after.info.is_sequence:
+        make = create_sequence if before is None else alter_sequence
+        return tuple(filter(None, [make(after.schema, after.info)])) or None
+    if before is None or after.info.is_view or (before.schema, before.name) != (after.schema, after.name):
+        return None
+    diff = table_diff(before.info, after.info, kind=kind, query=step.query)
+    return tuple(alter_table(after.schema, before.info, after.info, diff, dialect))
+
+
 Changes = tuple[TableChange, ...]
+CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
+DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
+_RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
+_BACK: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _log = get_logger(__name__)
 
 
@@ -135,7 +188,8 @@ _log = get_logger(__name__)
 class Policy:
     """The configured replication policy. `ignored_ts`: commit_ts of skipped transactions and DDLs; the catalog still
     follows a skipped DDL. `sync_ddl` false: no DDL runs downstream, the tables are maintained by other means.
-    `channel_id`: transactions with a mark of this channel are left out; None: none are."""
+    `channel_id`: transactions with a mark of this channel are left out; None: none are. `rules`: what becomes of the
+    tables that are replicated."""
 
     filter: Filter = field(default_factory=Filter.create)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
@@ -143,11 +197,12 @@ class Policy:
     ignored_ts: frozenset[int] = frozenset()
     events: EventFilter = field(default_factory=EventFilter)
     channel_id: int | None = None
+    rules: Rules = field(default_factory=Rules)
 
     def viewed(self, tables: dict[int, TableVersions]) -> tuple[dict[int, TableVersions], dict[int, frozenset[Kind]]]:
         """Return the tables as a view has them, and by table id which kinds of changes are left out. If something of a
         table is left out, the destination may have rows that upstream has not, so its rows are written as upserts
-        (rule 21: one outcome wherever a stream is cut)."""
+        (rule 21: one outcome wherever a stream is cut). Raises RuleRefused if a rule cannot be applied."""
         ignored: dict[int, frozenset[Kind]] = {}
         for table_id, table in list(tables.items()) if self.events.rules else ():
             kinds = self.events.ignored_kinds(table.schema, table.name)
@@ -156,12 +211,18 @@ class Policy:
             if kinds or self.events.may_keep_rows(table.schema, table.name):
                 infos = tuple(replace(info, upserts=True) for info in table.infos)
                 tables[table_id] = replace(table, infos=infos)
+        self.rules.check_names((table.schema, table.current) for table in tables.values())
+        for table_id, table in list(tables.items()) if self.rules else ():
+            ruling = self.rules.ruling(table.schema, table.current)
+            if ruling is not None:
+                tables[table_id] = replace(table, schema=ruling.schema, ruling=ruling)
         return tables, ignored
 
     def step(self, proposed: Ddl, text: str) -> Ddl | None:
         """The DDL step to run: filtered, rewritten, with its SQL; None when nothing runs downstream.
 
-        `proposed`: with all changes and an empty `sql`. `text`: its query, independent of the writer's session.
+        `proposed`: with all changes and an empty `sql`. `text`: its query, independent of the writer's session. Raises
+        RuleRefused for a DDL that rules do not allow.
         """
         job = proposed.job
         if not self.sync_ddl or proposed.own_ts in self.ignored_ts:
@@ -171,6 +232,8 @@ class Policy:
                 return self._log_skipped(proposed, "filtered")
             if self.events.ignores_ddl(job.type, proposed.query, proposed.schema):
                 return self._log_skipped(proposed, "event filter")
+            if job.type in DATABASES and self.rules.takes_all(proposed.schema):
+                return self._log_skipped(proposed, "its tables go to other databases")
             changes = self._on_schema(proposed.changes)
         elif job.type in job_kinds.ON_CLUSTER:
             changes = ()  # concerns every table; a destination stops with an error
@@ -181,10 +244,16 @@ class Policy:
             changes = self._without_ignored(proposed, changes)
             if not changes:
                 return self._log_skipped(proposed, "event filter")
-        plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
         if sql is not None and not sql:
             return self._log_skipped(proposed, "the ddl-rewrite rule is empty")
+        shown = tuple(change for change in changes if not self._hides(change)) if self.rules else changes
+        if changes and not shown:
+            return self._log_skipped(proposed, "a view or sequence of a name to which rules apply")
+        changes = tuple(map(self._ruled, shown))
+        if changes != shown:
+            return self._of_ruled(replace(proposed, changes=changes, ruled=True), shown, sql)
+        plain = statement(job, text, changes, proposed.schema)
         return replace(
             proposed,
             changes=changes,
@@ -193,6 +262,49 @@ class Policy:
             sql=plain.sql if sql is None else sql,
             rewritten=sql is not None,
         )
+
+    def _hides(self, change: TableChange) -> bool:
+        return any(one is not None and self.rules.hides(one.schema, one.info) for one in (change.before, change.after))
+
+    def _ruled(self, change: TableChange) -> TableChange:
+        """The change of the destination's tables."""
+        return TableChange(self._located(change.before), self._located(change.after)) if self.rules else change
+
+    def _located(self, table: Located | None) -> Located | None:
+        found = self.rules.ruling(table.schema, table.info) if table is not None else None
+        return Located(table.table_id, found.schema, found.info) if table is not None and found is not None else table
+
+    def _of_ruled(self, step: Ddl, upstream: Changes, sql: tuple[str, ...] | None) -> Ddl | None:
+        """A DDL of which rules alter tables: its statements are made from the destination's tables. `upstream`: the
+        changes there; `sql`: of a ddl-rewrite rule."""
+        one = step.changes[0].after or step.changes[0].before
+        assert one is not None
+        step = replace(step, schema=one.schema)
+        if sql is not None:
+            return replace(step, sql=sql, use=one.schema, rewritten=True)
+        self._check_same_rules(step, upstream)
+        made = _made(step)
+        if made is None:
+            raise RuleRefused(
+                f"DDL job {step.job.id} ({step.query[:200]}): its effect on {one.schema}.{one.name}, which rules "
+                f"alter, is not known. Say with a ddl-rewrite rule what runs, or nothing (job-id = {step.job.id})"
+            )
+        if not made:
+            return self._log_skipped(step, "it changes nothing that rules leave")
+        return replace(step, sql=made, query="; ".join(made))
+
+    def _check_same_rules(self, step: Ddl, upstream: Changes) -> None:
+        """Refuse a DDL that gives a table, or rows, to other rules for columns or rows: the destination lacks what the
+        former ones left out."""
+        whole = step.job.type == ActionType.EXCHANGE_TABLE_PARTITION
+        for changes in (upstream,) if whole else ((change,) for change in upstream):
+            tables = [one for change in changes for one in (change.before, change.after) if one is not None]
+            if any(self.rules.of_values(*_name(one)) != self.rules.of_values(*_name(tables[0])) for one in tables):
+                names = " and ".join(sorted({".".join(_name(one)) for one in tables}))
+                raise RuleRefused(
+                    f"DDL job {step.job.id} ({step.query[:200]}): different columns or rows rules apply to {names}. "
+                    f"Make the rules the same, or say with a ddl-rewrite rule what runs (job-id = {step.job.id})"
+                )
 
     def _on_schema(self, changes: Changes) -> Changes:
         return tuple(c for c in changes if _passes(self.filter, c.before) and _passes(self.filter, c.after))
@@ -249,6 +361,32 @@ class Policy:
 
 def _ids(change: TableChange) -> set[int]:
     return {table.table_id for table in (change.before, change.after) if table is not None}
+
+
+def _name(table: Located) -> tuple[str, str]:
+    return table.schema, table.name
+
+
+def _made(step: Ddl) -> tuple[str, ...] | None:
+    """The statements of a DDL from its tables alone; None if these do not show what it does."""
+    kind = step.job.type
+    if kind in job_kinds.DROPS:
+        return tuple(_drop(job_kinds.DROPS[kind], one.before).sql[0] for one in step.changes if one.before is not None)
+    if kind in _RENAMES:
+        if not all(one.before and one.after for one in step.changes):
+            return None
+        moved = tuple(one for one in step.changes if one.before and one.after and _name(one.before) != _name(one.after))
+        renamed = _rename(moved)
+        return renamed.sql if renamed is not None else ()
+    if kind == ActionType.EXCHANGE_TABLE_PARTITION:
+        exchanged = _exchange(step.changes)
+        return exchanged.sql if exchanged is not None else None
+    if kind in _BACK:
+        return tuple(f"RECOVER TABLE {quoted(*_name(one.after))}" for one in step.changes if one.after is not None)
+    try:
+        return generated(step, Dialect())
+    except UnsupportedType:
+        return None
 
 
 def _passes(names: Filter, table: Located | None) -> bool:

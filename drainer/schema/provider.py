@@ -144,7 +144,7 @@ class SchemaProvider:
         schema = Schema.open(self._history, position_ts=max(at_ts, shown_ts), policy=self._policy, base=base)
         tables, _ = schema.catalog.replicated(self._policy.filter.allows)
         there = (table for table in tables.values() if shown_ts <= at_ts or table.current.update_timestamp <= at_ts)
-        names = sorted({(table.schema, table.name) for table in there})
+        names = sorted({self._policy.rules.name(table.schema, table.name) for table in there})
         finished = [job.finished_ts for job in self._history if job.finished_ts and shown is None]
         return Known(tuple(names), min(finished, default=0))
 
@@ -166,6 +166,14 @@ class SchemaProvider:
         for source in self._sources:
             if isinstance(source, TailSource):
                 source.begin_after(snapshot)
+
+    def check_rules(self) -> None:
+        """Warn of rules that match nothing in the schema. Raises RuleRefused for one that cannot be applied."""
+        self.schema.view()
+        catalog, policy = self.schema.catalog, self._policy
+        tables = [(table.schema, table.current) for table in catalog.replicated(policy.filter.allows)[0].values()]
+        for warning in policy.rules.warnings(tables):
+            _log.warning("a rule matches nothing in upstream's schema", why=warning)
 
     async def _read(self) -> None:
         read_snapshot, self._read_snapshot = self._read_snapshot, None

@@ -22,6 +22,7 @@ from drainer.schema.catalog import Catalog
 from drainer.schema.filter import is_mark_table
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
+from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl
 from drainer.schema.unknown_column import guessed, job_that_publishes, public_version, upcoming_columns
 from drainer.schema.view import MarkTables, SchemaView
@@ -107,13 +108,16 @@ def fold_key_drop(pending: Iterable[Job], catalog: Catalog) -> Job | None:
     return min(found, key=lambda job: job.start_ts, default=None)
 
 
-def job_that_drops(pending: Iterable[Job], catalog: Catalog, *, schema: str, table: str, key: str) -> Job | None:
-    """The pending job that drops this unique key. It may run before rows of older versions: they get defaults in the
-    columns that it adds, and are cast where it changes a type. None where there is no such job, or where another job
-    of the table has to run before it."""
+def job_that_drops(
+    pending: Iterable[Job], catalog: Catalog, rules: Rules, *, schema: str, table: str, key: str
+) -> Job | None:
+    """The pending job that drops this unique key of the destination's table. It may run before rows of older versions:
+    they get defaults in the columns that it adds, and are cast where it changes a type. None where there is no such
+    job, or where another job of the table has to run before it."""
     for job in pending:
         at = catalog.tables.get(job.table_id)
-        if at is None or (at.schema.lower(), at.name.lower()) != (schema.lower(), table.lower()):
+        names = rules.name(at.schema, at.name) if at is not None else ("", "")
+        if at is None or (names[0].lower(), names[1].lower()) != (schema.lower(), table.lower()):
             continue
         if job.type == ActionType.DROP_TABLE_PARTITION:
             return job  # the conflicting key may be in a partition that the job drops
@@ -313,7 +317,9 @@ class Schema:
 
     def job_that_drops(self, *, schema: str, table: str, key: str) -> Job | None:
         """The pending job that drops this unique key and may be brought forward."""
-        return job_that_drops(self._pending_jobs(), self._catalog, schema=schema, table=table, key=key)
+        return job_that_drops(
+            self._pending_jobs(), self._catalog, self._policy.rules, schema=schema, table=table, key=key
+        )
 
     def _pending_jobs(self) -> Iterator[Job]:
         """The pending jobs by the schema version that needs them."""
@@ -352,6 +358,8 @@ class Schema:
             changes=changes,
             may_exist=self._first_start and job.start_ts <= self._opened_ts,
         )
+        if self._policy.rules:  # those that cannot be applied to its tables are told before it runs
+            self._policy.viewed(catalog.replicated(self._policy.filter.allows)[0])
         text = independent(job, query, self._catalog)
         return Planned(job, catalog, self._policy.step(proposed, text))
 

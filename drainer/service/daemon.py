@@ -237,6 +237,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             first_start=position.fresh,
         )
         await _unless(stop, reading)
+        provider.check_rules()
         if isinstance(destination, ChecksTables):
             destination.check_tables(provider.schema.view())
         schema_provider = LoopSchemaProvider(provider, asyncio.get_running_loop())

@@ -122,7 +122,8 @@ def through_bin(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPl
     if step.job.type in _BACK:
         return _bring_back(session, bin_, step, plan, server)
     gone = [c.before for c in step.changes if c.before is not None and not c.before.info.is_view]
-    if not bin_.keeps or not gone or not plan.sql or not bin_.prepare(session):
+    elsewhere = len({table.schema for table in gone}) > 1  # routes give the tables of a database to several
+    if not bin_.keeps or not gone or elsewhere or not plan.sql or not bin_.prepare(session):
         return plan
     try:
         if step.job.type == ActionType.TRUNCATE_TABLE:

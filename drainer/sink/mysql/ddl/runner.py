@@ -20,6 +20,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
+from drainer.schema.job_policy import CREATES
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
@@ -28,7 +29,7 @@ from drainer.sink.mysql.ddl.background import BUILDING, BackgroundIndexes, index
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.session_context import Server
-from drainer.sink.mysql.ddl.translate import CREATES, why_not
+from drainer.sink.mysql.ddl.translate import why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import DONE, JobMark, purge_old_jobs

@@ -19,12 +19,15 @@ TiDB: upstream's text, unedited. Its effect may depend on the writer's session, 
   followed by a statement that sets the default;
 - the collation of the database: if the destination's database has another one, a CREATE TABLE that names no collation
   is generated, too.
+
+If a rule alters a table, its statements are generated for a TiDB as for a MySQL (schema/rules.py), and the database
+that a route names is created with the first table that goes there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from binlog.tidb.column import ColumnInfo
@@ -34,10 +37,10 @@ from binlog.tidb.partition import PartitionType
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, tokens, without_comments
 from drainer.ddl.mysql_columns import UnsupportedType, default_sql, has_instant
-from drainer.ddl.mysql_objects import alter_database, alter_sequence, create_database, create_sequence, create_view
-from drainer.ddl.mysql_tables import alter_table, create_table
-from drainer.ddl.table_diff import same_default, shown_columns, table_diff
+from drainer.ddl.mysql_objects import create_view
+from drainer.ddl.table_diff import same_default, shown_columns
 from drainer.schema import job_kinds
+from drainer.schema.job_policy import CREATES, DATABASES, generated
 from drainer.schema.steps import Ddl, TableChange
 from drainer.sink.mysql.ddl import partition_statements
 from drainer.sink.mysql.ddl.partition_statements import emptied
@@ -53,13 +56,11 @@ CANNOT_SAY: Final = (
 # Tables that differ in more than their rows, rows that do not belong into the partition, foreign keys.
 _CANNOT_EXCHANGE: Final = (1064, 1731, 1732, 1733, 1734, 1735, 1736, 1737, 1740)
 _NOT_ALLOWED: Final = (1227,)
-CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
 # A character set or collation that a TiDB of another version has not.
 _UNKNOWN_COLLATION: Final = (1115, 1273)
-_DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,14 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     """The statements for the server; an operator's text runs unchanged."""
     if step.rewritten:
         return Translation(step.sql, use=step.use)
-    return _on_tidb(step, server, dialect) if server.is_tidb else _on_mysql(step, server, dialect)
+    if server.is_tidb and not step.ruled:
+        return _on_tidb(step, server, dialect)
+    made = _on_mysql(step, server, dialect)
+    if not step.ruled or step.job.type not in CREATES | _RENAMES or not made.sql:
+        return made
+    names = dict.fromkeys(change.after.schema for change in step.changes if change.after is not None)
+    first = tuple(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}" for name in names)
+    return replace(made, sql=(*first, *made.sql), instead=made.instead and (*first, *made.instead))
 
 
 def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
@@ -121,39 +129,6 @@ def why_not(step: Ddl, server: Server) -> str:
     return ""
 
 
-def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
-    """The job as the difference of its TableInfos; () if it does not affect the destination, None if the difference is
-    unknown. Raises UnsupportedType."""
-    kind, database = step.job.type, step.job.db_info
-    if kind == ActionType.DROP_SCHEMA:
-        return (f"DROP DATABASE {quoted(step.schema)}",)
-    if kind in _DATABASES:
-        if database is None:
-            return None
-        make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
-        return (make(database, dialect),)
-    if kind in CREATES:
-        new = [change.after for change in step.changes]
-        return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
-    return _one(step, step.changes[0], dialect) if len(step.changes) == 1 else None
-
-
-def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | None:
-    """A job on one table, view or sequence."""
-    kind, before, after = step.job.type, change.before, change.after
-    if after is None:
-        return None
-    if kind == ActionType.TRUNCATE_TABLE:
-        return (f"TRUNCATE TABLE {quoted(after.schema, after.name)}",)
-    if after.info.is_sequence:
-        make = create_sequence if before is None else alter_sequence
-        return tuple(filter(None, [make(after.schema, after.info)])) or None
-    if before is None or after.info.is_view or (before.schema, before.name) != (after.schema, after.name):
-        return None
-    diff = table_diff(before.info, after.info, kind=kind, query=step.query)
-    return tuple(alter_table(after.schema, before.info, after.info, diff, dialect))
-
-
 def _view(step: Ddl) -> Translation | None:
     """Only a privileged user may create a view for another; a view that the destination refuses is skipped."""
     after = step.changes[0].after if len(step.changes) == 1 else None
@@ -190,7 +165,7 @@ def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     select = create_view(view.schema, view.info, definer=names_definer(step.query)) if view is not None else ""
     if select:
         return Translation((select,), optional=True)
-    if made is not None and (step.job.type in _DATABASES or not step.sql):
+    if made is not None and (step.job.type in DATABASES or not step.sql):
         return Translation(made)
     if made is not None and _names_no_collation(step, server.database_collation):
         return Translation(made)

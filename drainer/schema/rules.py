@@ -1,0 +1,368 @@
+"""Routes, columns and rows: what a rule makes of an upstream table at the destination. Pure.
+
+A rule chooses tables by patterns, and of each kind the first rule that matches a table counts. The result for a table
+is a `Ruling`: the destination's TableInfo, from which statements are made and onto whose columns rows are decoded, and
+what is done to the values of its rows.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, Literal, Protocol, TypeVar
+
+from binlog.errors import BinlogError, ConfigError
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.document import Json, cistr
+from binlog.tidb.flatten import flatten
+from binlog.tidb.index import IndexInfo
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import STRINGS
+
+from drainer.ddl.constraints import name_of
+from drainer.ddl.lexer import tokens
+from drainer.schema.errors import RuleRefused
+from drainer.schema.event_filter import Wildcards
+
+# The least length of a column that holds hashes, in hexadecimal digits of four bits; longer in a unique key, so that
+# two values never get the same.
+HASH_DIGITS_MIN: Final = 16
+KEY_HASH_DIGITS_MIN: Final = 32
+
+NewColumn = Literal["pass", "leave-out", "stop"]
+
+
+class MaskKind(Enum):
+    CONSTANT = "constant"
+    HASH = "hash"
+    LAST_FOUR = "last-four"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What replaces a value that is not NULL. `text`: the constant, or the key of the hash."""
+
+    kind: MaskKind
+    text: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str, hash_key: str, owner: str) -> Mask:
+        """Raises ConfigError, naming `owner`."""
+        name, colon, constant = text.partition(":")
+        if name == "constant" and colon:
+            return cls(MaskKind.CONSTANT, constant)
+        if text not in ("hash", "last-four"):
+            raise ConfigError(f"{owner}: {text!r} is no mask: give 'constant:TEXT', 'hash' or 'last-four'")
+        if text == "hash" and not hash_key:
+            raise ConfigError(f"{owner}: the mask 'hash' needs syncer.hash-key")
+        return cls(MaskKind(text), hash_key if text == "hash" else "")
+
+    def why_not(self, column: ColumnInfo, *, unique: bool) -> str:
+        """Why it cannot be used for a column, '' if it can. `unique`: a unique key has the column."""
+        if unique and self.kind is not MaskKind.HASH:
+            return "a unique key has it, so only 'hash' keeps its values apart"
+        if self.kind is MaskKind.CONSTANT:
+            return _why_no_value(self.text, column)
+        if column.type.tp not in STRINGS or (self.kind is MaskKind.LAST_FOUR and column.type.charset == "binary"):
+            return f"its type is {column.type.mysql_name}, which '{self.kind.value}' is not for"
+        least = KEY_HASH_DIGITS_MIN if unique else HASH_DIGITS_MIN
+        if self.kind is MaskKind.HASH and 0 <= column.type.flen < least:
+            return f"its length is {column.type.flen}, and a hash needs {least}"
+        return ""
+
+
+def _why_no_value(text: str, column: ColumnInfo) -> str:
+    try:
+        flatten(text, column.type)
+    except (ValueError, TypeError, BinlogError) as error:
+        return f"{text!r} is no value of its type: {error}"
+    if column.type.tp in STRINGS and 0 <= column.type.flen < len(text):
+        return f"its length is {column.type.flen}, and {text!r} is longer"
+    return ""
+
+
+class Condition(Protocol):
+    """Which rows are replicated (drainer.row.condition)."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The names in it, in lower case."""
+        ...
+
+    def check(self, columns: Mapping[str, ColumnInfo]) -> None:
+        """Raise ConfigError for a comparison that the type of a column does not allow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The name of tables at the destination. `target_table` '': their own. `source_column` '': none is added."""
+
+    label: str
+    tables: Wildcards
+    target_schema: str
+    target_table: str = ""
+    source_column: str = ""
+
+    def named(self, table: str) -> tuple[str, str]:
+        return self.target_schema, self.target_table or table
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What the destination gets of the columns of tables. `leave_out`, `masks`, `known`: names, `leave_out` and `known`
+    with wildcards; `new_column`: what happens to a column that none of them names."""
+
+    label: str
+    tables: Wildcards
+    leave_out: tuple[str, ...] = ()
+    masks: tuple[tuple[str, Mask], ...] = ()
+    new_column: NewColumn = "pass"
+    known: tuple[str, ...] = ()
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether a column is left out. Raises ConfigError for a new one where that stops."""
+        if any(_matches(pattern, name) for pattern in self.leave_out):
+            return True
+        names = (*self.known, *(masked for masked, _ in self.masks))
+        if self.new_column == "pass" or any(_matches(pattern, name) for pattern in names):
+            return False
+        if self.new_column == "stop":
+            raise ConfigError(f"column {name} is new: add it to known, leave-out or mask of the rule")
+        return True
+
+    def mask(self, name: str) -> Mask | None:
+        return next((mask for masked, mask in self.masks if masked.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """Which rows of tables the destination has."""
+
+    label: str
+    tables: Wildcards
+    where: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What rules make of one table. `info`: the destination's; `masks`: by column id; `left_out`: ids of the columns
+    that only upstream's table has; `alters`: whether names or TableInfo differ from upstream's; `rules`: the labels of
+    those that decided."""
+
+    schema: str
+    info: TableInfo
+    masks: tuple[tuple[int, Mask], ...]
+    where: Condition | None
+    left_out: frozenset[int]
+    alters: bool
+    rules: tuple[str, ...]
+
+
+_Rule = TypeVar("_Rule", Route, ColumnRule, RowRule)
+
+
+class Rules:
+    """All rules of a drainer."""
+
+    def __init__(
+        self, routes: Sequence[Route] = (), columns: Sequence[ColumnRule] = (), rows: Sequence[RowRule] = ()
+    ) -> None:
+        self._routes, self._columns, self._rows = routes, columns, rows
+        self._known: dict[int, tuple[str, TableInfo, Ruling | None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._routes or self._columns or self._rows)
+
+    def name(self, schema: str, table: str) -> tuple[str, str]:
+        """The name of a table at the destination."""
+        route = _first(self._routes, schema, table)
+        return route.named(table) if route is not None else (schema, table)
+
+    def takes_all(self, schema: str) -> bool:
+        """Whether every table of a database goes to other names."""
+        return any(route.tables.match_schema(schema) for route in self._routes)
+
+    def hides(self, schema: str, info: TableInfo) -> bool:
+        """Whether a view or sequence is not replicated because rules change tables of its name."""
+        if not info.is_view and not info.is_sequence:
+            return False
+        return bool(_first(self._routes, schema, info.name) or _first(self._columns, schema, info.name))
+
+    def of_values(self, schema: str, table: str) -> tuple[ColumnRule | None, RowRule | None]:
+        """The rules for the columns and rows of a table."""
+        return _first(self._columns, schema, table), _first(self._rows, schema, table)
+
+    def ruling(self, schema: str, info: TableInfo) -> Ruling | None:
+        """What the rules make of a table; None: nothing. Raises RuleRefused, naming rule, table and column."""
+        known = self._known.get(info.id)
+        if known is None or known[0] != schema or known[1] is not info:
+            made = self._ruling(schema, info) if info.has_rows else None
+            known = self._known[info.id] = schema, info, made
+        return known[2]
+
+    def _ruling(self, schema: str, info: TableInfo) -> Ruling | None:
+        route = _first(self._routes, schema, info.name)
+        columns, rows = self.of_values(schema, info.name)
+        named = route.named(info.name) if route is not None else (schema, info.name)
+        gone: frozenset[int] = frozenset()
+        masks: tuple[tuple[int, Mask], ...] = ()
+        made = replace(info, name=named[1], rest=self._with_parents(schema, info))
+        if columns is not None:
+            with _refusing(columns.label, schema, info):
+                gone, masks = _chosen(columns, info)
+                made = _without(made, gone, frozenset(column_id for column_id, _ in masks))
+        if rows is not None:
+            with _refusing(rows.label, schema, info):
+                _check_condition(rows.where, info, gone)
+        alters = (named, made) != ((schema, info.name), info)
+        if not alters and not masks and rows is None:
+            return None
+        labels = tuple(rule.label for rule in (route, columns, rows) if rule is not None)
+        return Ruling(named[0], made, masks, rows.where if rows is not None else None, gone, alters, labels)
+
+    def _with_parents(self, schema: str, info: TableInfo) -> Mapping[str, Json]:
+        """`rest` with foreign keys to the destination's parents. One of a table whose columns or rows have rules, or
+        whose parent's have, is left out: the parent may lack the row."""
+        if not info.foreign_keys:
+            return info.rest
+        kept: list[Json] = []
+        for key in info.foreign_keys:
+            assert isinstance(key, Mapping)
+            parent = name_of(key.get("ref_schema")) or schema, name_of(key.get("ref_table"))
+            if not any((*self.of_values(*parent), *self.of_values(schema, info.name))):
+                named = self.name(*parent)
+                changed = {"ref_schema": cistr(named[0]), "ref_table": cistr(named[1])}
+                moves = named != parent or self.name(schema, info.name)[0] != schema
+                kept.append({**key, **changed} if moves else key)
+        return {**info.rest, "fk_info": kept}
+
+    def check_names(self, tables: Iterable[tuple[str, TableInfo]]) -> None:
+        """Raise RuleRefused if two of these tables of upstream go to one name."""
+        seen: dict[tuple[str, str], tuple[str, TableInfo]] = {}
+        for schema, info in tables if self._routes else ():
+            named = self.name(schema, info.name)
+            other = seen.setdefault((named[0].lower(), named[1].lower()), (schema, info))
+            if other[1].id != info.id:
+                raise RuleRefused(
+                    f"tables {other[0]}.{other[1].name} and {schema}.{info.name} both go to {named[0]}.{named[1]}, "
+                    f"where rows of one could replace rows of the other: give them different names in syncer.routes"
+                )
+
+    def warnings(self, tables: Sequence[tuple[str, TableInfo]]) -> Iterator[str]:
+        """Say which rules, and which names of columns in them, match nothing of these tables."""
+        rules: tuple[Route | ColumnRule | RowRule, ...] = (*self._routes, *self._columns, *self._rows)
+        for rule in rules:
+            chosen = [info for schema, info in tables if rule.tables.match(schema, info.name)]
+            if not chosen:
+                yield f"{rule.label}: no table matches {rule.tables.schema}.{rule.tables.table or '*'}"
+            elif isinstance(rule, ColumnRule):
+                names = {column.name for info in chosen for column in info.public_columns}
+                for pattern in (*rule.leave_out, *rule.known, *(masked for masked, _ in rule.masks)):
+                    if not any(_matches(pattern, name) for name in names):
+                        yield f"{rule.label}: no table that it matches has a column {pattern}"
+
+
+def _first(rules: Sequence[_Rule], schema: str, table: str) -> _Rule | None:
+    return next((rule for rule in rules if rule.tables.match(schema, table)), None)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return fnmatch.fnmatchcase(name.lower(), pattern.lower())
+
+
+class _refusing:
+    """Turns a ConfigError into a RuleRefused that names rule and table."""
+
+    def __init__(self, label: str, schema: str, info: TableInfo) -> None:
+        self._what = f"{label} cannot be applied to table {schema}.{info.name}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ConfigError):
+            raise RuleRefused(f"{self._what}: {error}") from None
+
+
+def _chosen(rule: ColumnRule, info: TableInfo) -> tuple[frozenset[int], tuple[tuple[int, Mask], ...]]:
+    """(ids of the columns that are left out, masks by column id). Raises ConfigError."""
+    primary = info.primary_index()
+    held = {column.id for column in info.index_columns(primary)} if primary is not None else set()
+    unique = {column.id for index in info.unique_indexes() for column in info.index_columns(index)}
+    gone, masks = set(), []
+    for column in info.columns:
+        if column.hidden or not column.is_public:
+            continue
+        if rule.leaves_out(column.name):
+            if column.id in held:
+                raise ConfigError(f"column {column.name} cannot be left out: it is part of the primary key")
+            gone.add(column.id)
+        elif (mask := rule.mask(column.name)) is not None:
+            why = "it is generated" if column.is_generated else mask.why_not(column, unique=column.id in unique)
+            if why:
+                raise ConfigError(f"column {column.name} cannot be masked: {why}")
+            masks.append((column.id, mask))
+    return frozenset(gone), tuple(masks)
+
+
+def _mentions(expression: str, names: Collection[str]) -> str:
+    """The first of these lower-case names of columns that an expression has, '' if it has none."""
+    found = (token.value.lower() for token in tokens(expression) if token.kind in ("name", "word"))
+    return next((name for name in found if name in names), "")
+
+
+def _without(info: TableInfo, gone: frozenset[int], masked: frozenset[int]) -> TableInfo:
+    """The table without columns, and without the indexes and CHECKs that need them or the values of masked ones. Raises
+    ConfigError if something else needs them."""
+    if not gone and not masked:
+        return info
+    named = {column.name.lower() for column in info.columns if column.id in gone | masked}
+    needs = {column.id: _mentions(column.generated_expr, named) for column in info.columns if column.is_generated}
+    for column in info.columns:
+        if needs.get(column.id) and column.id not in gone and not column.hidden:
+            raise ConfigError(
+                f"column {column.name} is generated from {needs[column.id]}, which is left out or masked: leave it out "
+                "too"
+            )
+    parts = info.partition
+    if parts is not None and parts.enable:
+        needed = _mentions(parts.expr, named) or next((name for name in parts.columns if name.lower() in named), "")
+        if needed:
+            raise ConfigError(f"column {needed} cannot be left out or masked: the table is partitioned by it")
+    gone |= {column_id for column_id, name in needs.items() if name}
+    kept = [column for column in info.columns if column.id not in gone]
+    offsets = {column.id: offset for offset, column in enumerate(kept)}
+    rules = info.rest.get("constraint_info")
+    rest = dict(info.rest)
+    if isinstance(rules, list):
+        texts = [(rule, rule.get("expr_string") if isinstance(rule, Mapping) else "") for rule in rules]
+        rest["constraint_info"] = [rule for rule, text in texts if not _mentions(str(text or ""), named)]
+    return replace(
+        info,
+        columns=tuple(replace(column, offset=offset) for offset, column in enumerate(kept)),
+        indexes=tuple(index for old in info.indexes if (index := _moved(old, info, offsets)) is not None),
+        rest=rest,
+    )
+
+
+def _moved(index: IndexInfo, info: TableInfo, offsets: Mapping[int, int]) -> IndexInfo | None:
+    """The index with the new offsets of its columns; None if one of them is left out."""
+    ids = [info.columns[part.offset].id for part in index.columns]
+    if not all(column_id in offsets for column_id in ids):
+        return None
+    parts = zip(index.columns, ids, strict=True)
+    return replace(index, columns=tuple(replace(part, offset=offsets[column_id]) for part, column_id in parts))
+
+
+def _check_condition(where: Condition, info: TableInfo, gone: Collection[int]) -> None:
+    columns = {column.name.lower(): column for column in info.public_columns}
+    for name in sorted(where.columns):
+        column = columns.get(name)
+        if column is None:
+            raise ConfigError(f"where: the table has no column {name}")
+        if column.is_generated or column.id in gone:
+            raise ConfigError(f"where: column {name} is {'generated' if column.is_generated else 'left out'}")
+    where.check(columns)

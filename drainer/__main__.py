@@ -16,6 +16,7 @@ from binlog.runtime.config import load_or_exit
 
 from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
+from drainer.schema.errors import SchemaError
 from drainer.spark.startup.session_opening import Opening
 from drainer.temporary_files import check_data_dir, temporary_folder
 
@@ -23,6 +24,8 @@ _log = log.get_logger("drainer")
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["plan"]:
+        return plan(sys.argv[2:])
     config = load_or_exit(PROGRAM)
     try:
         log.setup(config.log_level, config.log_file)
@@ -47,6 +50,23 @@ def main() -> int:
             sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
         return 2
     return 0
+
+
+def plan(args: list[str]) -> int:
+    """`drainer plan [-json] -config drainer.toml`: print what the tables of the schema as it is become."""
+    as_json = [arg for arg in args if arg in ("-json", "--json")]
+    config = load_or_exit(PROGRAM, [arg for arg in args if arg not in as_json])
+    from drainer.service.plan import planned, shown
+
+    try:
+        log.setup("warn", "")
+        config.check()
+        found = asyncio.run(planned(config))
+    except (BinlogError, ValueError) as error:
+        sys.stderr.write(f"drainer: {error}\n")
+        return 2 if isinstance(error, SchemaError) else 1
+    sys.stdout.write(shown(found, as_json=bool(as_json)) + "\n")
+    return 2 if found.errors else 0
 
 
 async def run(config: Config) -> None:

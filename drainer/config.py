@@ -567,6 +567,7 @@ PROGRAM = Program(
     about="drainer applies what the pumps of a cluster keep to MySQL, TiDB, MariaDB or SQLite, or publishes it to "
     "Kafka or to files, exactly once.",
     examples=(
+        "drainer plan -config drainer.toml                         print what each table becomes; -json: as JSON",
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
         "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",
         "drainer -config drainer.toml -delay 1h                    stay an hour behind",

@@ -1,6 +1,6 @@
 """DDL statements generated from the difference of two TableInfos. Pure.
 
-column_pairs, table_diff, partition_diff    the differences
+table_diff                                  the differences
 dialect, mysql_*                            their SQL for servers of the MySQL family
 lexer, rename_parser                        parsing of SQL text, where TableInfos are not enough
 """

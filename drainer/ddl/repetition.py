@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
 
-from drainer.ddl.column_pairs import changed_names
 from drainer.ddl.lexer import Token, tokens
 from drainer.ddl.rename_parser import RenameUnreadable, rename_pairs
+from drainer.ddl.table_diff import changed_names
 
 Pairs = list[tuple[str, str]]
 

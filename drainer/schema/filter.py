@@ -140,22 +140,25 @@ class Filter:
         key = (schema, table)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._decide(schema, table)
+            known = self._known[key] = not self.why_not(schema, table)
         return known
 
-    def _decide(self, schema: str, table: str) -> bool:
+    def why_not(self, schema: str, table: str = "") -> str:
+        """The setting that leaves it out; empty if it is replicated."""
         if schema.lower() == OWN_SCHEMA:
-            return False
+            return f"the drainer's own {OWN_SCHEMA}"
         if self.marked and (is_mark_table(schema, table) or (not table and schema.lower() == MARK_SCHEMA)):
-            return False
+            return "loopback-control"
         if self.rules is not None:
             selected = self.rules.match(schema, table) if table else self.rules.match_schema(schema)
             if not selected or schema.lower() in _SYSTEM_OF_TICDC:
-                return False
+                return "filter.rules"
         listed = self.do_dbs or self.do_tables
         if listed and not (_any(self.do_dbs, schema) or _any_pair(self.do_tables, schema, table)):
-            return False
-        return not (_any(self.ignore_schemas, schema) or _any_pair(self.ignore_tables, schema, table))
+            return "replicate-do-db, replicate-do-table"
+        if _any(self.ignore_schemas, schema):
+            return "ignore-schemas"
+        return "ignore-table" if _any_pair(self.ignore_tables, schema, table) else ""
 
 
 def is_mark_table(schema: str, table: str) -> bool:

@@ -14,7 +14,7 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind
-from drainer.ddl.column_pairs import changed_names
+from drainer.ddl.table_diff import changed_names
 from drainer.schema.errors import TableUnknown
 from drainer.schema.rules import Ruling
 

@@ -16,7 +16,7 @@ from binlog.tidb.flatten import flatten
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
-from drainer.ddl.column_pairs import paired
+from drainer.ddl.table_diff import paired
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
 from drainer.row.partition.locate import PartitionUnknown, locator

@@ -16,11 +16,10 @@ from binlog.cluster import tso
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
-from drainer.ddl.column_pairs import paired
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import INSTANT
-from drainer.ddl.table_diff import shown_columns
+from drainer.ddl.table_diff import paired, shown_columns
 from drainer.schema.steps import Ddl
 
 _MARIADB: Final = Dialect(

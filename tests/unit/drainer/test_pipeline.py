@@ -254,7 +254,7 @@ def test_unfinished_batch_of_another_digest_or_version_is_refused(version: int, 
     store = Store()
     run = start(store)
     intent = Intent(BEGIN, END, 2, 7, version, digest)
-    with pytest.raises(BatchRefused, match="other filters or by another version"):
+    with pytest.raises(BatchRefused, match="other filters, another consistency or by another version"):
         run.pipeline.run(plan(BEGIN, END, Mode.DISTRIBUTED, intent), feed(BEGIN, END))
 
 

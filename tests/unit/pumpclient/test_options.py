@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from binlog.errors import ConfigError
@@ -39,9 +39,11 @@ def test_upstream_refuses_invalid_pd_urls(urls: str) -> None:
 
 @pytest.mark.parametrize(("face", "inner"), [(SyncPumpsClient, PumpsClient), (SyncService, Service)])
 def test_blocking_connect_has_same_parameters_as_async_one(face: type, inner: type) -> None:
-    def parameters(of: type) -> list[tuple[str, object, object]]:
-        found = inspect.signature(of.connect).parameters.values()  # type: ignore[attr-defined]
-        return [(p.name, p.default, p.annotation) for p in found]
+    def parameters(of: type) -> dict[str, object]:
+        hints = get_type_hints(of.connect)  # type: ignore[attr-defined]
+        options = hints.pop("options")
+        hints.pop("return")
+        return hints | get_type_hints(get_args(options)[0])
 
     assert parameters(face) == parameters(inner)
 

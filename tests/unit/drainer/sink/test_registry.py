@@ -40,12 +40,14 @@ def modules() -> Iterator[Path]:
 
 
 def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Names of destinations that something is compared with, matched with, or looked up by."""
+    """Names of destinations that something is compared with, matched with, or looked up by; not where binlogs come
+    from, which is `source`."""
     names = {*registry.KINDS, *PACKAGES}
     for node in ast.walk(tree):
         asked: list[ast.expr] = []
         if isinstance(node, ast.Compare):
-            asked = [node.left, *node.comparators]
+            of_source = isinstance(node.left, ast.Attribute) and node.left.attr == "source"
+            asked = [] if of_source else [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):
             asked = [node.value]
         elif isinstance(node, ast.Subscript):

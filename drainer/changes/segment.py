@@ -28,7 +28,7 @@ from drainer.order import collector_paused
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder
 from drainer.row.format import Format, check_row, written_literals
-from drainer.row.loopback import LoopbackFilter
+from drainer.row.loopback import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
@@ -69,23 +69,14 @@ class SegmentDecoder:
             raise first from error
 
 
-class SegmentBuilder:
+class SegmentBuilder(PayloadCollector):
     """Collects a segment's binlogs, then returns their net rows, once. Binlogs may be added in any order; the result
     does not depend on it (rule 16). If two rows have one key, the later one remains (rule 21), as if a batch had ended
     between them."""
 
     def __init__(self, decoder: SegmentDecoder) -> None:
+        super().__init__(decoder.view.marks)
         self._decoder = decoder
-        self._payloads: list[bytes] = []
-        self._loopback = LoopbackFilter(decoder.view.marks)
-
-    @property
-    def left_out(self) -> int:
-        return self._loopback.left_out
-
-    def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Add served binlogs."""
-        self._payloads.extend(self._loopback.keep(payloads))
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Return net rows by (table id, identity).
@@ -108,26 +99,17 @@ class SegmentBuilder:
         return SegmentWork(after_ts, until_ts, folded, Ordered(changes), fold.change_count, fold.source_bytes, commits)
 
 
-class SegmentCutter:
+class SegmentCutter(PayloadCollector):
     """Collects any part of a segment's binlogs, and folds and divides them for a shuffle, once. Binlogs may be added in
     any order. If they are added in order (`add_in_order`), they are folded after every `flush_bytes` and not kept."""
 
     def __init__(self, decoder: SegmentDecoder, *, flush_bytes: int = FLUSH_BYTES) -> None:
+        super().__init__(decoder.view.marks)
         self._decoder = decoder
         self._fold = _Fold(decoder)
-        self._payloads: list[bytes] = []
         self._bytes = 0
         self._flush_bytes = flush_bytes
         self._folded_ts = 0
-        self._loopback = LoopbackFilter(decoder.view.marks)
-
-    @property
-    def left_out(self) -> int:
-        return self._loopback.left_out
-
-    def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Add served binlogs in any order."""
-        self._payloads.extend(self._loopback.keep(payloads))
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
         """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
@@ -135,7 +117,7 @@ class SegmentCutter:
 
         All binlogs are folded immediately, except those of the last commit_ts, for which more may follow. The memory of
         a message is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
-        self._payloads.extend(self._loopback.keep(payloads))
+        self.add_all(payloads)
         self._bytes += size
         if self._bytes >= self._flush_bytes and self._payloads:
             self._flush()

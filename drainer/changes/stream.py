@@ -33,7 +33,7 @@ from drainer.changes.vector import Buffer, Ints
 from drainer.order.blob_pieces import BlobError
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
-from drainer.row.loopback import LoopbackFilter
+from drainer.row.loopback import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
@@ -166,21 +166,12 @@ class StreamDecoder:
             raise first from error
 
 
-class StreamBuilder:
+class StreamBuilder(PayloadCollector):
     """Collects binlogs in any order, then returns their changes once."""
 
     def __init__(self, decoder: StreamDecoder) -> None:
+        super().__init__(decoder.view.marks)
         self._decoder = decoder
-        self._payloads: list[bytes] = []
-        self._loopback = LoopbackFilter(decoder.view.marks)
-
-    @property
-    def left_out(self) -> int:
-        return self._loopback.left_out
-
-    def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Add served binlogs. If a transaction is added twice, one copy is used (rule 19)."""
-        self._payloads.extend(self._loopback.keep(payloads))
 
     def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
         """Return the changes. Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or
@@ -189,32 +180,23 @@ class StreamBuilder:
         return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
 
 
-class StreamCutter:
+class StreamCutter(PayloadCollector):
     """Collects binlogs and divides their changes for a shuffle, once. Binlogs that are added in order are decoded and
     divided after every few MiB and not kept: their memory is then reused and stays in the processor's cache."""
 
     def __init__(self, decoder: StreamDecoder, slots: int, slots_of: SlotsOf) -> None:
+        super().__init__(decoder.view.marks)
         self._decoder = decoder
         self._slots_of: Callable[[Changes], Sequence[Ints]] = lambda changes: slots_of(changes, slots)
-        self._payloads: list[bytes] = []
         self._bytes = 0
         self._flush_bytes = FLUSH_BYTES
         self._packer = PartPacker()
         self._source_bytes = 0
-        self._loopback = LoopbackFilter(decoder.view.marks)
-
-    @property
-    def left_out(self) -> int:
-        return self._loopback.left_out
-
-    def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Add served binlogs in any order."""
-        self._payloads.extend(self._loopback.keep(payloads))
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
         """Add binlogs that follow all that were added before, as one pump serves them, of `size` bytes together. Raises
         as `cut`."""
-        self._payloads.extend(self._loopback.keep(payloads))
+        self.add_all(payloads)
         self._bytes += size
         if self._bytes >= self._flush_bytes and self._payloads:
             self._flush()

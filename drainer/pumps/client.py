@@ -270,23 +270,20 @@ def translate(error: grpc.RpcError, pump_name: str, *, after_ts: int = 0) -> Bin
     return PumpUnavailable(f"{pump_name}: {code.name}: {details}")
 
 
-class ClusterMismatchAt(ClusterMismatch):
+class _PumpsText(BinlogError):
+    """An error with the text of the pump, which does not say its two numbers."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(0, 0)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class ClusterMismatchAt(_PumpsText, ClusterMismatch):
     """The pump belongs to another cluster."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(0, 0)
-        self._text = text
 
-    def __str__(self) -> str:
-        return self._text
-
-
-class PurgedAt(PurgedPosition):
+class PurgedAt(_PumpsText, PurgedPosition):
     """The pump reported a purged position during a pull."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(0, 0)
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text

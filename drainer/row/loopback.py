@@ -68,3 +68,19 @@ class LoopbackFilter:
             return decode_insert(info, row)[1].get(column.id)
         values = decode_delete(info, row) if kind == DELETE else decode_update(row)[1]
         return values.get(column.id)
+
+
+class PayloadCollector:
+    """Collects served binlogs without those of the channel."""
+
+    def __init__(self, marks: MarkTables | None) -> None:
+        self._payloads: list[bytes] = []
+        self._loopback = LoopbackFilter(marks)
+
+    @property
+    def left_out(self) -> int:
+        return self._loopback.left_out
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """Add served binlogs, in any order. If a transaction is added twice, one copy is used (rule 19)."""
+        self._payloads.extend(self._loopback.keep(payloads))

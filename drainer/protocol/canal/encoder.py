@@ -14,10 +14,10 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.compression import compress
-from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
 from drainer.protocol.mysql_type import basic_type, full_type

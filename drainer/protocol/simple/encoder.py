@@ -21,9 +21,9 @@ from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, 
 from drainer.protocol.avro.encoder import counted, varint
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
-from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoded_columns import EncodedColumns, rows_of
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
 from drainer.protocol.options import ProtocolOptions

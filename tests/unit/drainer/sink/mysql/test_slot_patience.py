@@ -30,7 +30,9 @@ def test_slot_that_succeeds_after_failures_is_cleared_from_status(monkeypatch: p
 
     for name, to in (("_done", done), ("_from", lambda *_: None), ("_keep", lambda *_: None)):
         monkeypatch.setattr(slot_writer._SlotRun, name, to)
-    target: Any = SimpleNamespace(config=ServerConfig(host="h"), intent=SimpleNamespace(after_ts=10, until_ts=20, chunk_rows=1))
+    target: Any = SimpleNamespace(
+        config=ServerConfig(host="h"), intent=SimpleNamespace(after_ts=10, until_ts=20, chunk_rows=1)
+    )
     receipt = slot_writer._SlotRun(target, 3, [], 60.0).run()
     assert (receipt.slot, tries) == (3, TRIES_REPORTED + 1)
     assert failures.now is None and failures.last is not None

@@ -98,13 +98,12 @@ class Condition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The name of tables at the destination. `target_table` '': their own. `source_column` '': none is added."""
+    """The name of tables at the destination. `target_table` '': their own."""
 
     label: str
     tables: Wildcards
     target_schema: str
     target_table: str = ""
-    source_column: str = ""
 
     def named(self, table: str) -> tuple[str, str]:
         return self.target_schema, self.target_table or table

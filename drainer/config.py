@@ -34,7 +34,6 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from drainer.extras import KAFKA, missing
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
-from drainer.row.rules import Condition
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
@@ -187,6 +186,12 @@ class RowsSection(TablesOfRule):
     """`[[syncer.rows]]`: the rows that are replicated."""
 
     where: str = Field(description="condition on columns, such as region = 'eu' and deleted = 0")
+
+    def rule(self, label: str) -> RowRule:
+        """Raises ConfigError, naming the rule."""
+        from drainer.row.rules import Condition  # imports pyarrow, for which no other start waits
+
+        return RowRule(label, self.tables(), Condition.parse(self.where, label))
 
 
 class FilterSection(Section):
@@ -355,10 +360,7 @@ class SyncerSection(OriginalSyncerSection):
                 for n, one in enumerate(self.routes, start=1)
             ],
             [one.rule(f"syncer.columns {n}", self.hash_key) for n, one in enumerate(self.columns, start=1)],
-            [
-                RowRule(f"syncer.rows {n}", one.tables(), Condition.parse(one.where, f"syncer.rows {n}"))
-                for n, one in enumerate(self.rows, start=1)
-            ],
+            [one.rule(f"syncer.rows {n}") for n, one in enumerate(self.rows, start=1)],
         )
 
     @property

@@ -148,15 +148,13 @@ class RowRule:
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """What rules make of one table. `info`: the destination's; `masks`: by column id; `left_out`: ids of the columns
-    that only upstream's table has; `alters`: whether names or TableInfo differ from upstream's; `rules`: the labels of
-    those that decided."""
+    that only upstream's table has; `rules`: the labels of those that decided."""
 
     schema: str
     info: TableInfo
     masks: tuple[tuple[int, Mask], ...]
     where: Condition | None
     left_out: frozenset[int]
-    alters: bool
     rules: tuple[str, ...]
 
 
@@ -220,7 +218,7 @@ class Rules:
         if not alters and not masks and rows is None:
             return None
         labels = tuple(rule.label for rule in (route, columns, rows) if rule is not None)
-        return Ruling(named[0], made, masks, rows.where if rows is not None else None, gone, alters, labels)
+        return Ruling(named[0], made, masks, rows.where if rows is not None else None, gone, labels)
 
     def _with_parents(self, schema: str, info: TableInfo) -> Mapping[str, Json]:
         """`rest` with foreign keys to the destination's parents. One of a table whose columns or rows have rules, or

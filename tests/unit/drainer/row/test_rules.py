@@ -71,7 +71,7 @@ CI = FieldType(Tp.VARCHAR, flen=9, charset="utf8mb4", collate="utf8mb4_general_c
 def chosen(kind: FieldType, value: object, text: str) -> bool:
     """By row, and the same by columns."""
     info = table([("k", INT), ("c", kind)], handle="k")
-    ruling = Ruling("db", info, (), Condition.parse(text, "rule"), frozenset(), False, ())
+    ruling = Ruling("db", info, (), Condition.parse(text, "rule"), frozenset(), ())
     column_type = ColumnType.of(kind)
     decoded: Any = column_type.decoded_value(flatten(value, kind))
     rules = RowRules(codec_of(info).layout, ruling)

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import total_ordering
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -263,15 +264,12 @@ def _moment(text: str, kind: FieldType, where: str) -> int:
     return int(value)
 
 
+@total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class _Padded:
     """A text that is compared as if it were as long as the other, filled with spaces."""
 
     value: bytes
-
-    def _pair(self, other: _Padded) -> tuple[bytes, bytes]:
-        size = max(len(self.value), len(other.value))
-        return self.value.ljust(size), other.value.ljust(size)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Padded) and self.value.rstrip(b" ") == other.value.rstrip(b" ")
@@ -280,17 +278,8 @@ class _Padded:
         return hash(self.value.rstrip(b" "))
 
     def __lt__(self, other: _Padded) -> bool:
-        one, two = self._pair(other)
-        return one < two
-
-    def __le__(self, other: _Padded) -> bool:
-        return not other < self
-
-    def __gt__(self, other: _Padded) -> bool:
-        return other < self
-
-    def __ge__(self, other: _Padded) -> bool:
-        return not self < other
+        size = max(len(self.value), len(other.value))
+        return self.value.ljust(size) < other.value.ljust(size)
 
 
 Truth = bool | None

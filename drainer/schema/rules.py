@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Literal, Protocol, TypeVar
@@ -270,18 +271,13 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name.lower(), pattern.lower())
 
 
-class _refusing:
+@contextmanager
+def _refusing(label: str, schema: str, info: TableInfo) -> Iterator[None]:
     """Turns a ConfigError into a RuleRefused that names rule and table."""
-
-    def __init__(self, label: str, schema: str, info: TableInfo) -> None:
-        self._what = f"{label} cannot be applied to table {schema}.{info.name}"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ConfigError):
-            raise RuleRefused(f"{self._what}: {error}") from None
+    try:
+        yield
+    except ConfigError as error:
+        raise RuleRefused(f"{label} cannot be applied to table {schema}.{info.name}: {error}") from None
 
 
 def _chosen(rule: ColumnRule, info: TableInfo) -> tuple[frozenset[int], tuple[tuple[int, Mask], ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from binlog.cluster import tso
 from binlog.envelope import BinlogType, Envelope, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
@@ -18,12 +19,17 @@ from pump.log.record import Pointer
 from pump.log.value_log import Found, Head, ValueLog
 from pump.store.matcher import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
 from pump.store.missing_ends import END_UNKNOWN, Missing, missing_ends
-from pump.store.purge_point import removed_until_ts
 
 FLUSH_RECORDS = 2000
 SHOWN_MAX = 5
+SLACK_MS = 600_000  # binlogs are removed when the purge point is this far above them
 
 _log = get_logger("pump.store.recovery")
+
+
+def removed_until_ts(purged_ts: int) -> int:
+    """Return the ts up to which files and keys of binlogs may have been removed; 0 if nothing was purged."""
+    return tso.compose(max(0, tso.physical_ms(purged_ts) - SLACK_MS))
 
 
 @dataclass(frozen=True, slots=True)

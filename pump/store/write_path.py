@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
@@ -13,7 +15,6 @@ from binlog.runtime.log import get_logger
 from pump.errors import NoSuchPrewrite, Stopping, TooLarge
 from pump.index.leveldb import Index
 from pump.log.value_log import ValueLog
-from pump.store.counters import LATE_KEPT, Counters
 from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
 from pump.store.group_commit import Submission, Writer
 from pump.store.matcher import ResultKind, Written, check, is_fake
@@ -23,6 +24,7 @@ from pump.store.resolver import Resolver
 from pump.store.space import Space, lacks_room
 
 ALARM_INTERVAL_S = 1.0
+LATE_KEPT = 100  # the newest late commits that are kept; the first ones, as many, each have a log line
 REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
 
 Results = list[BinlogError | None]
@@ -53,6 +55,17 @@ class _Checked:
         self.envelopes.append(envelope)
         self.payloads.append(payload)
         self.size += len(payload)
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counters that metrics and status show."""
+
+    written: int = 0
+    refused: int = 0
+    commits: int = 0
+    late_commits: int = 0
+    late_ts: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_KEPT))
 
 
 class WritePath:

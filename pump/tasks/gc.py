@@ -19,7 +19,7 @@ from binlog.runtime.outage import Outage
 from pump.errors import DrainerUnreadable
 from pump.index.keys import COMPLETE, OUTCOME, TS
 from pump.metrics import storage_metrics
-from pump.store.purge_point import removed_until_ts
+from pump.store.recovery import removed_until_ts
 from pump.store.store import Store
 
 INTERVAL_S = 3600.0

@@ -17,7 +17,7 @@ from binlog.cluster.tso import compose
 
 from pump.errors import DrainerUnreadable
 from pump.log.record import Pointer
-from pump.store.purge_point import SLACK_MS
+from pump.store.recovery import SLACK_MS
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector, purge_point
 from tests.support.memory_etcd import MemoryEtcd

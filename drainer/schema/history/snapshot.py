@@ -4,10 +4,11 @@ TiDB keeps the descriptions of databases and tables in hashes, and a schema vers
 jobs that are running in a table of its own (TiDB before 6.2: in lists). They are read at PD's GC safepoint, the oldest
 ts that TiKV can still show: nothing that was dropped before it can be recovered by a later job.
 
-A job has taken effect in the snapshot if its schema version is not above the snapshot's, because TiDB stores both in
-one transaction. A job that was running at the snapshot may have taken effect in part. That is of no importance if it
-ended well before the position, because the job's own TableInfo then replaces the snapshot's, or if it had not begun. Of
-an ADD INDEX, which may run for hours, what is not public is left out. Otherwise the snapshot cannot be used.
+A job has taken effect in the snapshot if its schema version is not above the snapshot's, which is the newest with a
+`Diff`, because TiDB stores that with the effect in one transaction. A job that was running at the snapshot may have
+taken effect in part. That is of no importance if it ended well before the position, because the job's own TableInfo
+then replaces the snapshot's, or if it had not begun. Of an ADD INDEX, which may run for hours, what is not public is
+left out. Otherwise the snapshot cannot be used.
 """
 
 from __future__ import annotations
@@ -116,6 +117,9 @@ async def _read(scan: TiKVScan, ts: int) -> SchemaSnapshot:
     version = await scan.scan(key.meta_prefix(b"SchemaVersionKey", key.META_STRING))
     if not version or not version[0][1].isdigit():
         raise DecodeError("schema version", offset=0, detail="TiKV has none, or not a number")
+    number = int(version[0][1])
+    if not await scan.scan(key.meta_prefix(b"Diff:%d" % number, key.META_STRING)):
+        number -= 1  # TiDB from 6.2 on counts it in a transaction before the job's own, which had not been committed
     pairs = await scan.scan(key.meta_prefix(b"DBs", key.META_HASH))
     databases = tuple(DBInfo.from_json(value) for _, value in pairs)
     tables = []
@@ -127,7 +131,7 @@ async def _read(scan: TiKVScan, ts: int) -> SchemaSnapshot:
     system = {database.id for database in databases if database.name.lower() == MYSQL_SCHEMA}
     jobs = [info for schema_id, info in tables if schema_id in system and info.name.lower() == _JOB_TABLE]
     running = [*await _listed_jobs(scan), *(await _stored_jobs(scan, jobs[0]) if jobs else ())]
-    return SchemaSnapshot(ts, int(version[0][1]), databases, tuple(tables), tuple(running))
+    return SchemaSnapshot(ts, number, databases, tuple(tables), tuple(running))
 
 
 async def _listed_jobs(scan: TiKVScan) -> list[Job]:

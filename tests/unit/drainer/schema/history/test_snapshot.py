@@ -53,11 +53,16 @@ def row_of(document: bytes) -> bytes:
     return b"\x80\x01" + b"\x01\0\0\0" + (5).to_bytes(4, "little") + len(document).to_bytes(4, "little") + document
 
 
+def diff_key(version: int) -> bytes:
+    return meta_prefix(b"Diff:%d" % version, META_STRING)
+
+
 @pytest.fixture
 async def tikv() -> AsyncIterator[ScannedTiKV]:
     stub = await ScannedTiKV.start()
     stub.safepoints = [GC_TS]
     stub.data = {meta_prefix(b"SchemaVersionKey", META_STRING): str(VERSION).encode()}
+    stub.data[diff_key(VERSION)] = b"{}"
     stub.data |= {meta_hash_key(b"DBs", b"DB:%d" % d.id): text(d) for d in (DBInfo(1, "mysql"), DBInfo(2, "d"))}
     for schema_id, info in ((1, job_table()), (2, table(10, "t", ["a", "b"])), (2, table(11, "u"))):
         stub.data[meta_hash_key(b"DB:%d" % schema_id, b"Table:%d" % info.id)] = text(info)
@@ -83,6 +88,12 @@ async def test_snapshot_has_databases_tables_and_version_at_the_gc_safepoint(tik
     shown = {i: (t.schema, t.name, t.versions) for i, t in catalog.tables.items()}
     names = {10: ("d", "t"), 11: ("d", "u"), JOB_TABLE_ID: ("mysql", "tidb_ddl_job")}
     assert shown == {i: (*name, (VERSION,)) for i, name in names.items()}
+
+
+async def test_version_whose_job_was_not_committed_is_not_in_the_snapshot(tikv: ScannedTiKV) -> None:
+    del tikv.data[diff_key(VERSION)]
+    found = await read_snapshot([tikv.addr])
+    assert [found.has(job(1, ActionType.CREATE_TABLE, version)) for version in (VERSION - 1, VERSION)] == [True, False]
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -6,7 +6,7 @@ ts that TiKV can still show: nothing that was dropped before it can be recovered
 
 A job has taken effect in the snapshot if its schema version is not above the snapshot's, which is the newest with a
 `Diff`, because TiDB stores that with the effect in one transaction. A job that was running at the snapshot may have
-taken effect in part. That is of no importance if it ended well before the position, because the job's own TableInfo
+taken effect in part. That is of no importance if it succeeded well before the position, because the job's own TableInfo
 then replaces the snapshot's, or if it had not begun. Of an ADD INDEX, which may run for hours, what is not public is
 left out. Otherwise the snapshot cannot be used.
 """
@@ -78,7 +78,8 @@ class SchemaSnapshot:
         unfinished = set()
         for job in self.running:
             ended = history.get(job.id)
-            if job.state in _NOT_BEGUN or (ended is not None and 0 < ended.finished_ts <= settled):
+            succeeded = ended is not None and ended.took_effect and 0 < ended.finished_ts <= settled
+            if job.state in _NOT_BEGUN or succeeded:
                 continue
             if job.type not in _ADDS_INDEX or job.state != JobState.RUNNING:
                 raise SnapshotUnusable(f"DDL job {job.id} ({job.type.name}) had begun, and not ended long before")

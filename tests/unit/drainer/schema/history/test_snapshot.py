@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -169,6 +170,16 @@ def test_job_that_had_begun_must_have_ended_before_the_position(each: Job, ended
     else:
         with pytest.raises(SnapshotUnusable, match="DDL job 40"):
             snapshot(each).catalog_for(position_ts, history)
+
+
+def test_what_a_job_that_failed_left_at_the_snapshot_is_not_in_the_catalog() -> None:
+    info = table(10, "t", ["a", "b", "_V$_late_0!3"])
+    for kind in (ActionType.ADD_INDEX, ActionType.ADD_COLUMN):
+        each = running(kind)
+        history = JobHistory([replace(each, finished_ts=GC_TS + 5, state=JobState.ROLLBACK_DONE)])
+        with nullcontext() if kind == ActionType.ADD_INDEX else pytest.raises(SnapshotUnusable, match="DDL job 40"):
+            found = snapshot(each, info=info).catalog_for(POSITION_TS + 5, history)
+            assert [column.name for column in found.tables[10].current.columns] == ["a", "b"]
 
 
 AT_SNAPSHOT = table(10, "t", ["a", "b", f"c{VERSION}#{VERSION + 2}"])

@@ -15,6 +15,7 @@ from drainer.protocol.json_read import parse
 
 Document = dict[str, Any]
 
+_PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 # What fastavro raises for bytes that are not of the schema.
 _NOT_OF_SCHEMA: Final = (
     ArithmeticError,
@@ -62,10 +63,12 @@ def readable(schema: Document) -> Any:
 
 def _plain(kind: Any) -> Any:
     """Return a type with only what its bytes depend on. fastavro refuses defaults that TiCDC writes, and would convert
-    decimals."""
+    decimals. A name of another type is refused: a record that has itself as a field would end the process."""
     if isinstance(kind, list):
         return [_plain(branch) for branch in kind]
     if not isinstance(kind, dict):
+        if kind not in _PRIMITIVES:
+            raise TypeError(f"the type {kind!r:.80}")
         return kind
     if kind["type"] != "record":
         return _plain(kind["type"])
@@ -74,4 +77,6 @@ def _plain(kind: Any) -> Any:
 
 
 def _plain_field(field: Document) -> Document:
+    if not isinstance(field["name"], str):
+        raise TypeError(f"the name {field['name']!r:.80}")
     return {"name": field["name"], "type": _plain(field["type"])}

@@ -159,6 +159,8 @@ RECORD = {"type": "record", "name": "t", "namespace": "n.s", "fields": [FIELD]}
         ({**RECORD, "fields": None}, b"\2"),
         ({**RECORD, "fields": [7]}, b"\2"),
         ({**RECORD, "fields": [{"name": "a"}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": {}, "type": "int"}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": "t"}]}, b""),
         ({**RECORD, "fields": [{"name": "a", "type": "array"}]}, b"\2"),
         ({**RECORD, "fields": [{"name": "a", "type": {"type": "array", "items": "int"}}]}, b"\2"),
         ({**RECORD, "fields": [{"name": "a", "type": {"type": "int", "connect.parameters": 7}}]}, b"\2"),

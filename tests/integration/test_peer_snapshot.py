@@ -135,6 +135,8 @@ async def test_schema_from_tikv_equals_that_of_the_whole_history(upstream: Upstr
     upstream.run("ALTER TABLE d0.p ADD COLUMN before_gc INT")
     await upstream.collect_up_to(await upstream.now_ts())
     same_ts = await upstream.now_ts()
+    newest = (await upstream.opened(same_ts, tikv=False))[0]._history.greatest_version
+    assert (await read_snapshot([upstream.peer.pd_url])).version == newest
     some_ddl(upstream, 1000)
     upstream.run("ALTER TABLE d1.renamed ADD COLUMN later INT", "DROP DATABASE d2")
     new_ts = await upstream.now_ts()

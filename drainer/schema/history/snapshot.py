@@ -2,7 +2,8 @@
 
 TiDB keeps the descriptions of databases and tables in hashes, and a schema version, under keys that begin with `m`; the
 jobs that are running in a table of its own (TiDB before 6.2: in lists). They are read at PD's GC safepoint, the oldest
-ts that TiKV can still show: nothing that was dropped before it can be recovered by a later job.
+ts that TiKV can still show: from now on nothing that was dropped before it can be recovered. A FLASHBACK DATABASE that
+has run since may have recovered such tables, which only the whole history knows.
 
 A job has taken effect in the snapshot if its schema version is not above the snapshot's, which is the newest with a
 `Diff`, because TiDB stores that with the effect in one transaction. A job that was running at the snapshot may have
@@ -75,6 +76,8 @@ class SchemaSnapshot:
         settled = position_ts - tso.compose(self.settled_ms)
         if self.ts > settled:
             raise SnapshotUnusable(f"TiKV no longer has the schema at {position_ts}: its GC has passed it")
+        if any(job.type == ActionType.RECOVER_SCHEMA for job in history):
+            raise SnapshotUnusable("a FLASHBACK DATABASE after it may have recovered tables dropped before it")
         unfinished = set()
         for job in self.running:
             ended = history.get(job.id)

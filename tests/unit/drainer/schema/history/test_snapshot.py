@@ -141,6 +141,13 @@ def test_snapshot_serves_for_positions_well_after_it() -> None:
         snapshot().catalog_for(POSITION_TS - 1, JobHistory())
 
 
+def test_snapshot_does_not_serve_if_a_database_was_recovered_after_it() -> None:
+    """The tables that were dropped before are in no job after it."""
+    recovered = job(50, ActionType.RECOVER_SCHEMA, VERSION + 1, schema=(3, "back"))
+    with pytest.raises(SnapshotUnusable, match="FLASHBACK DATABASE"):
+        snapshot().catalog_for(POSITION_TS, JobHistory([recovered]))
+
+
 def test_index_that_is_being_added_is_not_in_the_catalog() -> None:
     info = table(10, "t", ["a", "b", "_V$_late_0!3"])
     late = IndexInfo(id=2, name="late", columns=(IndexColumn("b", 1),), unique=True, state=SchemaState.WRITE_ONLY)

@@ -72,11 +72,9 @@ async def tikv() -> AsyncIterator[ScannedTiKV]:
     await stub.close()
 
 
-def queue(tikv: ScannedTiKV, *jobs: Job, listed: bool = False) -> None:
+def queue(tikv: ScannedTiKV, *jobs: Job, listed: bytes = b"") -> None:
     for each in jobs:
-        at = (
-            meta_prefix(b"DDLJobList", META_LIST) + encode_int(each.id) if listed else record_key(JOB_TABLE_ID, each.id)
-        )
+        at = meta_prefix(listed, META_LIST) + encode_int(each.id) if listed else record_key(JOB_TABLE_ID, each.id)
         tikv.data[at] = text(each) if listed else row_of(text(each))
 
 
@@ -97,8 +95,8 @@ async def test_version_whose_job_was_not_committed_is_not_in_the_snapshot(tikv: 
     assert [found.has(job(1, ActionType.CREATE_TABLE, version)) for version in (VERSION - 1, VERSION)] == [True, False]
 
 
-@pytest.mark.parametrize("listed", [False, True])
-async def test_running_jobs_are_read_from_the_table_or_the_lists(tikv: ScannedTiKV, listed: bool) -> None:
+@pytest.mark.parametrize("listed", [b"", b"DDLJobList", b"DDLJobAddIdxList"])
+async def test_running_jobs_are_read_from_the_table_or_the_lists(tikv: ScannedTiKV, listed: bytes) -> None:
     queue(tikv, running(ActionType.ADD_COLUMN), running(ActionType.DROP_TABLE, job_id=41), listed=listed)
     found = await read_snapshot([tikv.addr])
     assert [(j.id, j.type) for j in found.running] == [(40, ActionType.ADD_COLUMN), (41, ActionType.DROP_TABLE)]
@@ -139,6 +137,25 @@ def test_snapshot_serves_for_positions_well_after_it() -> None:
     assert snapshot().catalog_for(POSITION_TS, JobHistory()).schemas[2] == "d"
     with pytest.raises(SnapshotUnusable, match="no longer has the schema"):
         snapshot().catalog_for(POSITION_TS - 1, JobHistory())
+
+
+def test_jobs_that_began_shortly_before_the_snapshot_are_read_too() -> None:
+    """Such a job may have been queued after it."""
+    assert not snapshot().is_after(GC_TS - tso.compose(SETTLED_MS))
+    assert snapshot().is_after(GC_TS - tso.compose(SETTLED_MS + 1))
+
+
+def test_history_begins_with_the_version_of_the_snapshot() -> None:
+    history = JobHistory()
+    history.begins_after = VERSION
+    assert history.greatest_version == VERSION
+    (first,) = history.add([job(1, ActionType.DROP_TABLE_PARTITION, VERSION + 2)])
+    assert (history.version_before(first), history.greatest_version) == (VERSION, VERSION + 2)
+
+
+async def test_tables_known_before_the_snapshot_are_those_not_changed_since() -> None:
+    provider = await opened(Port(), POSITION_TS, snapshot(info=replace(table(10, "t"), update_timestamp=GC_TS - 5)))
+    assert [(await provider.known(GC_TS - ago)).tables for ago in (6, 5)] == [(), (("d", "t"),)]
 
 
 def test_snapshot_does_not_serve_if_a_database_was_recovered_after_it() -> None:

@@ -39,7 +39,8 @@ def read_record(schema: Any, data: bytes, begin: int, what: str) -> Any:
     try:
         found = fastavro.schemaless_reader(source, schema, None)
     except _NOT_OF_SCHEMA as error:
-        raise MessageError(f"{what}: not Avro of its schema: {type(error).__name__} {error}") from None
+        why = f"{type(error).__name__} {error}"
+        raise MessageError(f"{what}: not Avro of its schema at byte {source.tell()}: {why}") from None
     if source.tell() != len(data):
         raise MessageError(f"{what}: {len(data) - source.tell()} bytes after the record")
     return found

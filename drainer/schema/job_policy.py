@@ -250,9 +250,11 @@ class Policy:
         shown = tuple(change for change in changes if not self._hides(change)) if self.rules else changes
         if changes and not shown:
             return self._log_skipped(proposed, "a view or sequence of a name to which rules apply")
+        if sql is None:
+            self._check_same_rules(proposed, shown)
         changes = tuple(map(self._ruled, shown))
         if changes != shown:
-            return self._of_ruled(replace(proposed, changes=changes, ruled=True), shown, sql)
+            return self._of_ruled(replace(proposed, changes=changes, ruled=True), sql)
         plain = statement(job, text, changes, proposed.schema)
         return replace(
             proposed,
@@ -274,15 +276,14 @@ class Policy:
         found = self.rules.ruling(table.schema, table.info) if table is not None else None
         return Located(table.table_id, found.schema, found.info) if table is not None and found is not None else table
 
-    def _of_ruled(self, step: Ddl, upstream: Changes, sql: tuple[str, ...] | None) -> Ddl | None:
-        """A DDL of which rules alter tables: its statements are made from the destination's tables. `upstream`: the
-        changes there; `sql`: of a ddl-rewrite rule."""
+    def _of_ruled(self, step: Ddl, sql: tuple[str, ...] | None) -> Ddl | None:
+        """A DDL of which rules alter tables: its statements are made from the destination's tables. `sql`: of a
+        ddl-rewrite rule."""
         one = step.changes[0].after or step.changes[0].before
         assert one is not None
         step = replace(step, schema=one.schema)
         if sql is not None:
             return replace(step, sql=sql, use=one.schema, rewritten=True)
-        self._check_same_rules(step, upstream)
         made = _made(step)
         if made is None:
             raise RuleRefused(
@@ -298,7 +299,8 @@ class Policy:
         former ones left out."""
         whole = step.job.type == ActionType.EXCHANGE_TABLE_PARTITION
         for changes in (upstream,) if whole else ((change,) for change in upstream):
-            tables = [one for change in changes for one in (change.before, change.after) if one is not None]
+            both = [one for change in changes for one in (change.before, change.after)]
+            tables = [one for one in both if one is not None and one.info.has_rows]
             if any(self.rules.of_values(*_name(one)) != self.rules.of_values(*_name(tables[0])) for one in tables):
                 names = " and ".join(sorted({".".join(_name(one)) for one in tables}))
                 raise RuleRefused(

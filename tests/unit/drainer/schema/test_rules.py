@@ -373,12 +373,13 @@ def test_ddl_of_unknown_effect_stops_and_an_operators_text_runs_instead() -> Non
     ],
 )
 def test_ddl_that_gives_rows_to_other_rules_stops(kind: ActionType, changes: list[TableChange]) -> None:
-    rules = configured(
-        routes=[{"schema-pattern": "d", "target-schema": "x"}],
-        rows=[{"schema-pattern": "d", "table-pattern": "t", "where": "a = 1"}],
-    )
-    with pytest.raises(RuleRefused, match=r"different columns or rows rules apply to d\.t and d\.u"):
-        made(kind, *changes, rules=rules)
+    routes = [{"schema-pattern": "d", "target-schema": "x"}]
+    rows = [{"schema-pattern": "d", "table-pattern": "t", "where": "a = 1"}]
+    masks = [{"schema-pattern": "d", "table-pattern": "t", "mask": {"a": "constant:1"}}]
+    for rules in (configured(routes=routes, rows=rows), configured(rows=rows), configured(columns=masks)):
+        with pytest.raises(RuleRefused, match=r"different columns or rows rules apply to d\.t and d\.u"):
+            made(kind, *changes, rules=rules)
+    assert made(kind, *changes, rules=configured(rows=rows), sql="select 1") is not None
 
 
 def test_schema_refuses_the_table_before_its_ddl_runs() -> None:

@@ -252,8 +252,11 @@ class Policy:
             return self._log_skipped(proposed, "a view or sequence of a name to which rules apply")
         if sql is None:
             self._check_same_rules(proposed, shown)
+        shared = job.type == ActionType.DROP_SCHEMA and self.rules.shares(proposed.schema)
+        if shared and not shown and sql is None:
+            return self._log_skipped(proposed, "tables of other databases may be in the destination's")
         changes = tuple(map(self._ruled, shown))
-        if changes != shown:
+        if changes != shown or (shared and shown):
             return self._of_ruled(replace(proposed, changes=changes, ruled=True), sql)
         plain = statement(job, text, changes, proposed.schema)
         return replace(

@@ -183,6 +183,10 @@ class Rules:
         """Whether every table of a database goes to other names."""
         return any(route.tables.match_schema(schema) for route in self._routes)
 
+    def shares(self, schema: str) -> bool:
+        """Whether the destination's database of this name may hold tables of other databases, or other tables."""
+        return self.takes_all(schema) or any(route.target_schema.lower() == schema.lower() for route in self._routes)
+
     def hides(self, schema: str, info: TableInfo) -> bool:
         """Whether a view or sequence is not replicated because rules change tables of its name."""
         if not info.is_view and not info.is_sequence:

@@ -314,6 +314,7 @@ def at(table_id: int, name: str, *names: str) -> Located:
 
 A, AB = at(1, "t", "a"), at(1, "t", "a", "b")
 TO_X = configured(routes=[{"schema-pattern": "d", "target-schema": "x"}])
+TO_D = configured(routes=[{"schema-pattern": "e", "target-schema": "D"}])
 T_TO_X = configured(routes=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "y"}])
 NO_B = columns(**{"leave-out": ["b"]})
 
@@ -336,6 +337,10 @@ NO_B = columns(**{"leave-out": ["b"]})
         ),
         (ActionType.CREATE_SCHEMA, [], TO_X, None),
         (ActionType.CREATE_SCHEMA, [], T_TO_X, ["…"]),
+        (ActionType.DROP_SCHEMA, [], T_TO_X, ["…"]),
+        (ActionType.DROP_SCHEMA, [], TO_X, None),
+        (ActionType.DROP_SCHEMA, [], TO_D, None),
+        (ActionType.DROP_SCHEMA, [TableChange(A, None)], TO_D, ["DROP TABLE IF EXISTS `d`.`t`"]),
     ],
 )
 def test_ddl_is_made_from_the_tables_of_the_destination(

@@ -10,6 +10,7 @@ from typing import Final
 from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
@@ -31,7 +32,7 @@ from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
 from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.schema.view import TableVersions
+from drainer.schema.view import TableVersions, retyped
 
 # `ddl-rewrite` rules: statements configured by the operator in place of a DDL. Pure.
 
@@ -298,8 +299,8 @@ class Policy:
         return replace(step, sql=made, query="; ".join(made))
 
     def _check_same_rules(self, step: Ddl, upstream: Changes) -> None:
-        """Refuse a DDL that gives a table, or rows, to other rules for columns or rows: the destination lacks what the
-        former ones left out."""
+        """Refuse a DDL that gives a table, rows or a column to other rules: the destination lacks what the former ones
+        left out."""
         whole = step.job.type == ActionType.EXCHANGE_TABLE_PARTITION
         for changes in (upstream,) if whole else ((change,) for change in upstream):
             both = [one for change in changes for one in (change.before, change.after)]
@@ -309,6 +310,19 @@ class Policy:
                 raise RuleRefused(
                     f"DDL job {step.job.id} ({step.query[:200]}): different columns or rows rules apply to {names}. "
                     f"Make the rules the same, or say with a ddl-rewrite rule what runs (job-id = {step.job.id})"
+                )
+        for old, new in ((one.before, one.after) for one in upstream if one.before and one.after):
+            was, now = (
+                found.left_out if (found := self.rules.ruling(*_of(one))) else frozenset() for one in (old, new)
+            )
+            whole = step.job.type == ActionType.MODIFY_COLUMN
+            old_ids = dict(retyped(old.info, new.info, one_changed=whole, query=step.query)) if was else {}
+            shown = [c.name for c in new.info.public_columns if old_ids.get(c.id, c.id) in was and c.id not in now]
+            if shown:
+                raise RuleRefused(
+                    f"DDL job {step.job.id} ({step.query[:200]}): column {shown[0]} of {'.'.join(_name(new))} was left "
+                    f"out under its former name, so the destination lacks its values: leave it out, too, or say with a "
+                    f"ddl-rewrite rule what runs (job-id = {step.job.id})"
                 )
 
     def _on_schema(self, changes: Changes) -> Changes:
@@ -366,6 +380,10 @@ class Policy:
 
 def _ids(change: TableChange) -> set[int]:
     return {table.table_id for table in (change.before, change.after) if table is not None}
+
+
+def _of(table: Located) -> tuple[str, TableInfo]:
+    return table.schema, table.info
 
 
 def _name(table: Located) -> tuple[str, str]:

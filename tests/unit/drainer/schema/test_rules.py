@@ -387,6 +387,17 @@ def test_ddl_that_gives_rows_to_other_rules_stops(kind: ActionType, changes: lis
     assert made(kind, *changes, rules=configured(rows=rows), sql="select 1") is not None
 
 
+@pytest.mark.parametrize("column_id", [2, 3], ids=["same type", "another type"])
+def test_left_out_column_that_gets_another_name_stops(column_id: int) -> None:
+    """The destination would add it without the values that it has upstream."""
+    shown = at(1, "t", "a", "b")
+    after = replace(shown.info.columns[1], id=column_id, name="c")
+    change = TableChange(AB, replace(shown, info=replace(shown.info, columns=(shown.info.columns[0], after))))
+    with pytest.raises(RuleRefused, match=r"column c of d\.t was left out under its former name"):
+        made(ActionType.MODIFY_COLUMN, change, rules=NO_B)
+    assert made(ActionType.MODIFY_COLUMN, change, rules=columns(**{"leave-out": ["b", "c"]})) is None
+
+
 def test_schema_refuses_the_table_before_its_ddl_runs() -> None:
     schema = Schema.open(
         JobHistory(DONE), position_ts=BEGIN_TS, policy=Policy(rules=columns(**{"new-column": "stop", "known": ["a"]}))

@@ -188,8 +188,8 @@ class Rules:
         return self.takes_all(schema) or any(route.target_schema.lower() == schema.lower() for route in self._routes)
 
     def hides(self, schema: str, info: TableInfo) -> bool:
-        """Whether a view or sequence is not replicated because rules change tables of its name."""
-        if not info.is_view and not info.is_sequence:
+        """Whether a view, sequence or temporary table is not replicated because rules change tables of its name."""
+        if info.has_rows:
             return False
         return bool(_first(self._routes, schema, info.name) or _first(self._columns, schema, info.name))
 

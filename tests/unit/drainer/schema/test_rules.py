@@ -357,9 +357,10 @@ def test_dropped_database_is_published_as_drop_of_each_table() -> None:
     assert found == [("x", "t", "DROP TABLE IF EXISTS `x`.`t`"), ("x", "u", "DROP TABLE IF EXISTS `x`.`u`")]
 
 
-def test_view_of_a_routed_name_is_left_out() -> None:
-    view = replace(A, info=replace(A.info, rest={"view": {}}))
-    assert made(ActionType.CREATE_VIEW, TableChange(None, view), rules=TO_X) is None
+@pytest.mark.parametrize("rest", [{"view": {}}, {"temp_table_type": 1}])
+def test_view_or_temporary_table_of_a_routed_name_is_left_out(rest: dict[str, Any]) -> None:
+    other = replace(A, info=replace(A.info, rest=rest))
+    assert made(ActionType.CREATE_VIEW, TableChange(None, other), rules=TO_X) is None
 
 
 def test_ddl_of_unknown_effect_stops_and_an_operators_text_runs_instead() -> None:

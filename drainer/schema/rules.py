@@ -289,6 +289,8 @@ def _chosen(rule: ColumnRule, info: TableInfo) -> tuple[frozenset[int], tuple[tu
     primary = info.primary_index()
     held = {column.id for column in info.index_columns(primary)} if primary is not None else set()
     unique = {column.id for index in info.unique_indexes() for column in info.index_columns(index)}
+    parts = [part for index in info.unique_indexes() for part in index.columns]
+    begun = {info.columns[part.offset].id for part in parts if 0 <= part.length < KEY_HASH_DIGITS_MIN}
     gone, masks = set(), []
     for column in info.columns:
         if column.hidden or not column.is_public:
@@ -299,6 +301,7 @@ def _chosen(rule: ColumnRule, info: TableInfo) -> tuple[frozenset[int], tuple[tu
             gone.add(column.id)
         elif (mask := rule.mask(column.name)) is not None:
             why = "it is generated" if column.is_generated else mask.why_not(column, unique=column.id in unique)
+            why = why or ("a unique key has only its beginning, which hashes may share" if column.id in begun else "")
             if why:
                 raise ConfigError(f"column {column.name} cannot be masked: {why}")
             masks.append((column.id, mask))

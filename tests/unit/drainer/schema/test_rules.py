@@ -227,6 +227,7 @@ def test_mask_is_refused_for_a_type_it_does_not_fit(kind: FieldType, mask: str, 
 
 
 GENERATED = ColumnInfo(3, "g", 2, INT, generated_expr="`c` + 1")
+BEGUN = IndexInfo(1, "u", (IndexColumn("u", 2, 10),), unique=True)
 PARTED = PartitionInfo(PartitionType.HASH, expr="`c`", num=2)
 
 
@@ -235,6 +236,11 @@ PARTED = PartitionInfo(PartitionType.HASH, expr="`c`", num=2)
     [
         ({}, {"leave-out": ["K"]}, "column k cannot be left out: it is part of the primary key"),
         ({}, {"mask": {"u": "last-four"}}, "column u cannot be masked: a unique key has it"),
+        (
+            {"indexes": (BEGUN,)},
+            {"mask": {"u": "hash"}},
+            "column u cannot be masked: a unique key has only its beginning",
+        ),
         ({}, {"new-column": "stop", "known": ["k", "c"]}, "column u is new: add it to known"),
         (
             {"partition": PARTED},

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import total_ordering
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -242,8 +241,9 @@ def _shown(
         return (lambda value: value), lambda literal: float(number(literal))
     if type_class is TypeClass.BYTES or (type_class is TypeClass.TEXT and kind.collate in EXACT):
         return (lambda value: value), lambda literal: text(literal).encode()
-    if type_class is TypeClass.TEXT and kind.collate in PADDED:
-        return _Padded, lambda literal: _Padded(text(literal).encode())
+    # TiDB compares what is before the trailing spaces, and gbk_bin by the bytes of GBK, which are not those here.
+    if type_class is TypeClass.TEXT and kind.collate in PADDED and not (ordered and kind.collate == "gbk_bin"):
+        return (lambda value: value.rstrip(b" ")), lambda literal: text(literal).encode().rstrip(b" ")
     if type_class is TypeClass.TEXT:
         raise ConfigError(f"{where}, and its collation {kind.collate} is none that can be compared here")
     if type_class is TypeClass.ENUM and not ordered:
@@ -262,24 +262,6 @@ def _moment(text: str, kind: FieldType, where: str) -> int:
         raise ConfigError(f"{where}: {text!r} is no value of it: {error}") from None
     assert isinstance(value, int)
     return int(value)
-
-
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class _Padded:
-    """A text that is compared as if it were as long as the other, filled with spaces."""
-
-    value: bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Padded) and self.value.rstrip(b" ") == other.value.rstrip(b" ")
-
-    def __hash__(self) -> int:
-        return hash(self.value.rstrip(b" "))
-
-    def __lt__(self, other: _Padded) -> bool:
-        size = max(len(self.value), len(other.value))
-        return self.value.ljust(size) < other.value.ljust(size)
 
 
 Truth = bool | None

@@ -65,6 +65,7 @@ TIME = FieldType(Tp.DURATION, flen=10, decimal=0)
 ENUM = FieldType(Tp.ENUM, elems=("eu", "us"))
 BYTES = FieldType(Tp.BLOB, charset="binary")
 EXACT = FieldType(Tp.VARCHAR, flen=9, charset="utf8mb4", collate="utf8mb4_0900_bin")
+GBK = FieldType(Tp.VARCHAR, flen=9, charset="gbk", collate="gbk_bin")
 CI = FieldType(Tp.VARCHAR, flen=9, charset="utf8mb4", collate="utf8mb4_general_ci")
 
 
@@ -89,7 +90,8 @@ def chosen(kind: FieldType, value: object, text: str) -> bool:
         (DECIMAL, "1.50", "c = 1.5 and c <= 1.500", "c <> 1.5"),
         (FieldType(Tp.DOUBLE), 0.1, "c = 0.1", "c > 0.1"),
         (TEXT, "eu ", "c = 'eu' and c in ('eu') and c <= 'eu'", "c < 'eu'"),
-        (TEXT, "eu\t", "c < 'eu' and c <= 'eu'", "c >= 'eu'"),
+        (TEXT, "eu\t", "c > 'eu ' and c >= 'eu'", "c <= 'eu'"),
+        (GBK, "eu ", "c = 'eu' and c in ('eu')", "c <> 'eu'"),
         (EXACT, "eu ", "c <> 'eu' and c > 'eu'", "c = 'eu'"),
         (BYTES, b"it's", "c = 'it''s'", "c = 'it'"),
         (DATE, "2024-02-03", "c = '2024-02-03' and c < '2024-02-03 01:00:00'", "c > '2024-02-03'"),
@@ -111,6 +113,7 @@ def test_value_is_compared_as_its_type(kind: FieldType, value: object, true: str
         (INT, "c = '1'", "compare it with a number"),
         (TEXT, "c = 1", "compare it with a text"),
         (CI, "c = 'x'", "its collation utf8mb4_general_ci is none that can be compared"),
+        (GBK, "c < 'x'", "its collation gbk_bin is none that can be compared"),
         (ENUM, "c < 'x'", "cannot be compared by order"),
         (FieldType(Tp.JSON), "c = 'x'", "cannot be compared"),
         (DATE, "c = 'x'", "'x' is no value of it"),

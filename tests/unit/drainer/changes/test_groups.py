@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from binlog.tidb.table import TableInfo
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,9 +149,21 @@ def test_row_is_in_the_slot_of_its_parent() -> None:
     assert len(divided(view_of(PARENT, CHILD), [binlogs])) == SLOTS
 
 
-@pytest.mark.parametrize("kind", [replace(TEXT, collate="utf8mb4_general_ci"), replace(TEXT, collate="")])
-def test_table_with_unique_key_that_cannot_be_compared_is_in_one_slot(kind: Any) -> None:
-    info = table([("id", INT), ("c", not_null(kind))], handle="id", unique={"cc": ["c"]}, table_id=3)
+GENERATED = ColumnInfo(3, "g", 2, INT, generated_expr="`id` div 2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (replace(TEXT, collate="utf8mb4_general_ci"), IndexColumn("c", 1)),
+        (replace(TEXT, collate=""), IndexColumn("c", 1)),
+        (TEXT, IndexColumn("c", 1, 3)),
+        (TEXT, IndexColumn("g", 2)),
+    ],
+)
+def test_table_with_unique_key_that_cannot_be_compared_is_in_one_slot(kind: Any, part: IndexColumn) -> None:
+    info = table([("id", INT), ("c", not_null(kind))], handle="id", table_id=3)
+    info = replace(info, columns=(*info.columns, GENERATED), indexes=(IndexInfo(1, "cc", (part,), unique=True),))
     binlogs = steps(*((info, ("insert", {}, {1: key, 2: b"%d" % key})) for key in range(30)))
     assert len(divided(view_of(info), [binlogs])) == 1
 

@@ -189,8 +189,6 @@ class _SlotRun:
             triggers=target.triggers,
             missing=self._missing,
         )
-        for folded in chunk.folded if self._thorough else ():
-            writer.clear(folded)
         writer.ordered(chunk.ordered)
         for folded in chunk.folded:
             if target.phase is Phase.DELETE:

@@ -113,7 +113,8 @@ class Publisher:
                 after_ts=found.until_ts,
                 until_ts=purged_ts,
             )
-        self._epoch = found.epoch + 1
+        # Of a topic that was emptied by retention, or made again, the last epoch is not known; time is above it.
+        self._epoch = max(found.epoch + 1, tso.physical_ms(self._store.resolver.horizon.source_ts) // 1000)
         begin_ts = max(found.until_ts, purged_ts)
         await self._send([self._marker(begin_ts, begin_ts)], begin_ts)
         _log.info("publishing to Kafka", topic=self.topic, after_ts=begin_ts, epoch=self._epoch)

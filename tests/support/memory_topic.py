@@ -56,7 +56,7 @@ class MemoryWriter:
     def open(self) -> bytes | None:
         if self.topic.away:
             raise TopicError("no broker answers")
-        return self.topic.messages[-1].value if self.topic.messages else None
+        return self.topic.messages[-1].value if len(self.topic.messages) > self.topic.begin else None
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         self.open()

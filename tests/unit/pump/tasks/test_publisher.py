@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from binlog.cluster.node import SOURCE_LABEL, NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose
 from binlog.envelope import encode_binlog
 from binlog.topic.message import TopicError
 
+from drainer.pumps.topic import TopicChain
 from pump.errors import DamagedRecord
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
@@ -159,3 +161,17 @@ async def test_publisher_whose_binlogs_were_purged_says_so_and_goes_on_behind_th
         made = publisher(store, topic)
         await made._begin()
         assert made.published_ts == store.reads.purged_ts > 10
+
+
+async def test_publisher_of_topic_that_retention_emptied_is_not_passed_over_by_its_readers(tmp_path: Path) -> None:
+    """A reader that follows the topic has read a higher epoch than that of the last message, which is gone."""
+    topic, chain, clock = MemoryTopic(), TopicChain("t", 0), SetClock(1)
+    async with opened(tmp_path, clock) as store:
+        for second in (5, 5, 8):
+            clock.ts = max(clock.ts, compose(1000 * second))
+            await store.resolver.refresh()
+            topic.begin = len(topic.messages) if second == 8 else 0
+            made = await published(store, topic)
+        for offset, message in enumerate(topic.messages):
+            chain.add(offset, message.value)
+        assert chain.position_ts == made.published_ts

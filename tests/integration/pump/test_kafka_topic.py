@@ -99,6 +99,18 @@ def test_reader_begins_at_the_time_of_a_position_and_reads_on_after_the_broker_r
     writer.close()
 
 
+def test_message_that_the_broker_refuses_is_not_passed_over_by_those_behind_it(kafka: Broker) -> None:
+    """What lies behind it says that everything before is published."""
+    topic = kafka.topic(name="refusing", max_message_bytes="20000")
+    writer = KafkaWriter(settings(kafka), topic, 1_000_000)
+    assert opened(writer) is None
+    writer.send([Outgoing(1, b"mark")])
+    with pytest.raises(TopicError, match="Message size too large"):
+        writer.send([Outgoing(1, value) for value in (b"1" * 990_000, b"2" * 15_000)])
+    assert opened(writer) == b"mark"
+    writer.close()
+
+
 async def write_some(client: Client, source: BatchingSource, count: int) -> int:
     """Transactions, one of them large; the commit_ts of the last."""
     commit_ts = 0

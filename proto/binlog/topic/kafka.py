@@ -62,7 +62,7 @@ class KafkaReader(_Client):
 
     def open(self, after_ts: int) -> None:
         """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
-        self._begin_at(lambda low, high: self._first(after_ts, high) if after_ts > 0 else low)
+        self._begin_at(lambda low, high: self._first(after_ts, low, high) if after_ts > 0 else low)
 
     def last(self) -> bytes | None:
         """Return the last message of the topic, or None. Raises TopicError."""
@@ -107,8 +107,14 @@ class KafkaReader(_Client):
         except KafkaException as error:
             raise self._failed("cannot be read", error) from error
 
-    def _first(self, after_ts: int, end: int) -> int:
-        """Return the offset of the first message that is not older than `after_ts`."""
+    def _first(self, after_ts: int, low: int, end: int) -> int:
+        """Return the offset of the first message that is not older than `after_ts`. An empty topic may have had some:
+        raises TopicError."""
+        if low == end:
+            raise TopicError(
+                f"topic {self._topic} is empty: its pump has not published, or the brokers removed everything "
+                f"(retention.ms), perhaps also binlogs above ts {after_ts}"
+            )
         wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
         (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
         if found.error is not None:

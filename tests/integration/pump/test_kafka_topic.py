@@ -16,6 +16,7 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.kafka import KafkaReader, KafkaWriter
 from binlog.topic.message import Outgoing, TopicError, TopicMessage, encode, topic_name
 from binlog.topic.settings import TopicSection
+from confluent_kafka import TopicPartition
 
 from drainer.pumps.topic import pull_topic
 from tests.integration.pump.rpc import Client, connected, running, until
@@ -95,6 +96,11 @@ def test_reader_begins_at_the_time_of_a_position_and_reads_on_after_the_broker_r
     while not (found := reader.read(1.0)):
         pass
     assert found == [(20, b"new")]
+    (removed,) = kafka.admin.delete_records([TopicPartition(topic, 0, 21)]).values()
+    removed.result(60)
+    assert opened(writer) is None
+    with pytest.raises(TopicError, match="is empty"):
+        reader.open(marks[10])
     reader.close()
     writer.close()
 

@@ -204,6 +204,22 @@ async def test_topic_of_offline_pump_is_read_to_its_end_and_then_does_not_count(
     await pumps.close()
 
 
+async def test_topic_of_offline_pump_that_retention_emptied_holds_the_drainer_back() -> None:
+    """It is not one that was read to its end: the record says that the pump had binlogs above the position."""
+    registry, topic = Registry(MemoryEtcd()), filled()[0]
+    topic.begin = len(topic.messages)
+    await registry.create("pumps", NodeStatus("closed", "h:2", State.OFFLINE, max_commit_ts=ts(75)))
+    pumps = PumpSet(registry, lambda *_: pump_of(topic, silence_max_s=0.0), archived=True)
+    async with asyncio.timeout(60):
+        while True:
+            with pytest.raises(HeldBack) as held:
+                await pumps.survey(after_ts=ts(20), limits=BatchLimits(0))
+            if "is empty" in held.value.why:
+                break
+            await asyncio.sleep(0.01)
+    await pumps.close()
+
+
 async def surveyed(pumps: PumpSet, after_ts: int) -> tuple[int, int]:
     """The watermark above `after_ts`, and how many pumps count, as soon as the topics have been read."""
     async with asyncio.timeout(60):

@@ -80,7 +80,7 @@ class Publisher:
             while True:
                 try:
                     await self._session()
-                except BinlogError as error:
+                except (BinlogError, OSError) as error:
                     ERRORS.inc()
                     self.error = str(error)
                     self._outage.failed(topic=self.topic, error=error)
@@ -138,7 +138,7 @@ class Publisher:
                     if size >= WINDOW_BYTES:
                         await self._send(window, at_ts)
                         window, size = [], 0
-        except DamagedRecord:
+        except (DamagedRecord, OSError):
             self._damaged = True
             await self._send(window, at_ts)
             raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from binlog.cluster.node import SOURCE_LABEL, NodeStatus, State
@@ -117,6 +120,21 @@ async def test_broker_away_keeps_binlogs_until_they_are_published(tmp_path: Path
         reader = NodeStatus("d", "h:1", State.ONLINE, label={SOURCE_LABEL: "kafka"}, max_commit_ts=1)
         await registry.create("drainers", reader)
         assert await collector.collect() == made.published_ts, "a drainer that reads the topic needs nothing here"
+
+
+async def test_disk_that_fails_while_binlogs_are_read_does_not_end_publishing(tmp_path: Path) -> None:
+    topic = MemoryTopic()
+    async with opened(tmp_path, SetClock(1)) as store:
+        await filled(store)
+        made = publisher(store, topic)
+        with mock.patch.object(os, "pread", side_effect=OSError(errno.EIO, "Input/output error")):
+            running = asyncio.create_task(made.run())
+            async with asyncio.timeout(60):
+                while not made.error and not running.done():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await until(made, store.resolved_ts)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_failed_send_begins_again_behind_what_was_stored(tmp_path: Path) -> None:

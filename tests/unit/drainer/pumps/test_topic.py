@@ -150,6 +150,19 @@ async def test_topic_whose_beginning_was_removed_is_refused_unless_read_from_the
         topic.pull(ts(20), ts(60))
 
 
+@pytest.mark.parametrize("begin", [6, 7])
+async def test_large_binlog_whose_first_part_was_removed_is_refused_unless_read_from_the_oldest(begin: int) -> None:
+    topic, _ = filled()
+    topic.begin = begin
+    refused, pump = pump_of(topic), pump_of(topic)
+    with pytest.raises(PurgedPosition, match=rf"message {begin}: .* are not in the topic"):
+        await marked(refused, ts(20))
+    found = await marked(pump, 0)
+    assert (found.purged_ts, found.batch_count) == (ts(40), 2)
+    await refused.close()
+    await pump.close()
+
+
 async def test_corrupt_message_is_refused_by_its_offset() -> None:
     topic, _ = filled()
     bad = topic.messages[1]

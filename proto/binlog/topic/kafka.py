@@ -105,7 +105,9 @@ class KafkaReader(_Client):
             offset = begin(*self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
             self._consumer.assign([TopicPartition(self._topic, 0, offset)])
         except KafkaException as error:
-            raise self._failed("cannot be read", error) from error
+            missing = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            what = "cannot be read" if not missing else "does not exist, its pump has not published (see [kafka] there)"
+            raise self._failed(what, error) from error
 
     def _first(self, after_ts: int, low: int, end: int) -> int:
         """Return the offset of the first message that is not older than `after_ts`. An empty topic may have had some:

@@ -97,7 +97,8 @@ async def test_messages_that_a_killed_publisher_had_sent_are_passed_over_when_th
         for arrived in range(1, len(late)):
             again = MemoryTopic(topic.messages[:1])
             await published(store, again)
-            again.messages[1 + arrived : 1 + arrived] = late
+            for number, message in enumerate(late):
+                again.messages.insert(1 + arrived + 2 * number, message)
             assert again.pull(0, store.resolved_ts) == served
 
 

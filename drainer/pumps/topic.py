@@ -67,6 +67,9 @@ class TopicChain:
             found = ext.PullRangeResp.FromString(message.body)
         except ProtobufError as error:
             raise DecodeError(where, offset=0, detail=str(error)) from error
+        if found.part_offset and not self._part_end and found.last_ts > self.position_ts:
+            self._skip_to(found.last_ts, where)  # retention removed its first part
+            return None
         before_ts, self.position_ts = self.position_ts, max(self.position_ts, message.until_ts)
         if found.last_ts <= before_ts:
             return None
@@ -79,7 +82,7 @@ class TopicChain:
         return found
 
     def _skip_to(self, after_ts: int, where: str) -> None:
-        if self.position_ts:
+        if self.position_ts != self.purged_ts:
             raise PurgedAt(
                 f"{where}: binlogs in ({self.position_ts}, {after_ts}] are not in the topic: the brokers removed them "
                 "(retention.ms), or the pump did before they were published"
@@ -217,7 +220,7 @@ class TopicPump(FollowedPump):
     def _add_message(self, chain: TopicChain, offset: int, value: bytes) -> None:
         self._heard_s = time.monotonic()
         found = chain.add(offset, value)
-        self._purged_ts = self._purged_ts or chain.purged_ts
+        self._purged_ts = max(self._purged_ts, chain.purged_ts)
         if found is not None and found.whole_bytes:
             if not found.part_offset:
                 self._lead = leading_schema_version(found.payloads[0])

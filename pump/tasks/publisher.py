@@ -80,7 +80,7 @@ class Publisher:
             while True:
                 try:
                     await self._session()
-                except BinlogError as error:
+                except (BinlogError, OSError) as error:
                     ERRORS.inc()
                     self.error = str(error)
                     self._outage.failed(topic=self.topic, error=error)
@@ -113,7 +113,8 @@ class Publisher:
                 after_ts=found.until_ts,
                 until_ts=purged_ts,
             )
-        self._epoch = found.epoch + 1
+        # Of a topic that was emptied by retention, or made again, the last epoch is not known; time is above it.
+        self._epoch = max(found.epoch + 1, tso.physical_ms(self._store.resolver.horizon.source_ts) // 1000)
         begin_ts = max(found.until_ts, purged_ts)
         await self._send([self._marker(begin_ts, begin_ts)], begin_ts)
         _log.info("publishing to Kafka", topic=self.topic, after_ts=begin_ts, epoch=self._epoch)
@@ -137,7 +138,7 @@ class Publisher:
                     if size >= WINDOW_BYTES:
                         await self._send(window, at_ts)
                         window, size = [], 0
-        except DamagedRecord:
+        except (DamagedRecord, OSError):
             self._damaged = True
             await self._send(window, at_ts)
             raise

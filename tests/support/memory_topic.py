@@ -56,7 +56,7 @@ class MemoryWriter:
     def open(self) -> bytes | None:
         if self.topic.away:
             raise TopicError("no broker answers")
-        return self.topic.messages[-1].value if self.topic.messages else None
+        return self.topic.messages[-1].value if len(self.topic.messages) > self.topic.begin else None
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         self.open()
@@ -83,6 +83,8 @@ class MemoryReader:
         if self.topic.away:
             raise TopicError("no broker answers")
         kept = range(self.topic.begin, len(self.topic.messages))
+        if after_ts and not kept:
+            raise TopicError("the topic is empty")
         late = (at for at in kept if physical_ms(self.topic.messages[at].ts) >= physical_ms(after_ts))
         self._next = next(late, len(self.topic.messages))
 

@@ -27,7 +27,9 @@ _READING = {
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": AHEAD_KBYTES,
 }
-_WRITING = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(STORED_S * 1000), "linger.ms": 5}
+# A message that is refused or too late must not be passed over by later ones: what lies behind it would count as all.
+_GAPLESS = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}
+_WRITING = {"enable.idempotence": True, "acks": "all", **_GAPLESS, "linger.ms": 5}
 
 
 def _text(error: BaseException | KafkaError) -> str:
@@ -60,7 +62,7 @@ class KafkaReader(_Client):
 
     def open(self, after_ts: int) -> None:
         """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
-        self._begin_at(lambda low, high: self._first(after_ts, high) if after_ts > 0 else low)
+        self._begin_at(lambda low, high: self._first(after_ts, low, high) if after_ts > 0 else low)
 
     def last(self) -> bytes | None:
         """Return the last message of the topic, or None. Raises TopicError."""
@@ -103,10 +105,18 @@ class KafkaReader(_Client):
             offset = begin(*self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
             self._consumer.assign([TopicPartition(self._topic, 0, offset)])
         except KafkaException as error:
-            raise self._failed("cannot be read", error) from error
+            missing = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            what = "cannot be read" if not missing else "does not exist, its pump has not published (see [kafka] there)"
+            raise self._failed(what, error) from error
 
-    def _first(self, after_ts: int, end: int) -> int:
-        """Return the offset of the first message that is not older than `after_ts`."""
+    def _first(self, after_ts: int, low: int, end: int) -> int:
+        """Return the offset of the first message that is not older than `after_ts`. An empty topic may have had some:
+        raises TopicError."""
+        if low == end:
+            raise TopicError(
+                f"topic {self._topic} is empty: its pump has not published, or the brokers removed everything "
+                f"(retention.ms), perhaps also binlogs above ts {after_ts}"
+            )
         wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
         (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
         if found.error is not None:
@@ -156,6 +166,7 @@ class KafkaWriter(_Client):
         """Append messages and wait until the brokers have stored all. Raises TopicError: some may be stored."""
         producer = self._producer  # another thread may close it meanwhile
         failures: list[KafkaError] = []
+        end_s = time.monotonic() + STORED_S
 
         def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
@@ -165,12 +176,13 @@ class KafkaWriter(_Client):
             for ts, value in messages:
                 stamp = physical_ms(ts)
                 producer.produce(self._topic, value, partition=0, timestamp=stamp, on_delivery=delivered)
-            left = producer.flush(STORED_S + ANSWER_S)
+            while len(producer) and not failures and time.monotonic() < end_s:
+                producer.poll(0.1)  # flush would go on after a fatal error
         except (KafkaException, BufferError) as error:
             raise self._failed("a message was not accepted", error) from error
         if failures:
             raise self._failed(f"a message was not stored ({self.trouble})", failures[0])
-        if left:
+        if len(producer):
             raise TopicError(f"topic {self._topic}: messages are not stored: {self.trouble}")
 
     def close(self) -> None:
@@ -178,4 +190,4 @@ class KafkaWriter(_Client):
         if producer is not None:
             producer.purge()
             with contextlib.suppress(KafkaException):
-                producer.flush(1)
+                producer.poll(0)

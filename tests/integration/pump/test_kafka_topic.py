@@ -16,6 +16,7 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.kafka import KafkaReader, KafkaWriter
 from binlog.topic.message import Outgoing, TopicError, TopicMessage, encode, topic_name
 from binlog.topic.settings import TopicSection
+from confluent_kafka import TopicPartition
 
 from drainer.pumps.topic import pull_topic
 from tests.integration.pump.rpc import Client, connected, running, until
@@ -75,7 +76,7 @@ async def served(client: Client, until_ts: int) -> list[bytes]:
 def test_reader_begins_at_the_time_of_a_position_and_reads_on_after_the_broker_restarts(kafka: Broker) -> None:
     topic = topic_name("t", 1, f"n{free_port()}")
     writer = KafkaWriter(settings(kafka), topic, 1_000_000)
-    with pytest.raises(TopicError, match=topic):
+    with pytest.raises(TopicError, match=f"{topic}: does not exist, its pump has not published"):
         KafkaReader(settings(kafka), topic).open(0)
     assert opened(writer) is None
     marks = [compose(BASE_MS + 10 * number) for number in range(20)]
@@ -95,7 +96,24 @@ def test_reader_begins_at_the_time_of_a_position_and_reads_on_after_the_broker_r
     while not (found := reader.read(1.0)):
         pass
     assert found == [(20, b"new")]
+    (removed,) = kafka.admin.delete_records([TopicPartition(topic, 0, 21)]).values()
+    removed.result(60)
+    assert opened(writer) is None
+    with pytest.raises(TopicError, match="is empty"):
+        reader.open(marks[10])
     reader.close()
+    writer.close()
+
+
+def test_message_that_the_broker_refuses_is_not_passed_over_by_those_behind_it(kafka: Broker) -> None:
+    """What lies behind it says that everything before is published."""
+    topic = kafka.topic(name="refusing", max_message_bytes="20000")
+    writer = KafkaWriter(settings(kafka), topic, 1_000_000)
+    assert opened(writer) is None
+    writer.send([Outgoing(1, b"mark")])
+    with pytest.raises(TopicError, match="Message size too large"):
+        writer.send([Outgoing(1, value) for value in (b"1" * 990_000, b"2" * 15_000)])
+    assert opened(writer) == b"mark"
     writer.close()
 
 

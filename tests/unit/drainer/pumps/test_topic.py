@@ -150,6 +150,19 @@ async def test_topic_whose_beginning_was_removed_is_refused_unless_read_from_the
         topic.pull(ts(20), ts(60))
 
 
+@pytest.mark.parametrize("begin", [6, 7])
+async def test_large_binlog_whose_first_part_was_removed_is_refused_unless_read_from_the_oldest(begin: int) -> None:
+    topic, _ = filled()
+    topic.begin = begin
+    refused, pump = pump_of(topic), pump_of(topic)
+    with pytest.raises(PurgedPosition, match=rf"message {begin}: .* are not in the topic"):
+        await marked(refused, ts(20))
+    found = await marked(pump, 0)
+    assert (found.purged_ts, found.batch_count) == (ts(40), 2)
+    await refused.close()
+    await pump.close()
+
+
 async def test_corrupt_message_is_refused_by_its_offset() -> None:
     topic, _ = filled()
     bad = topic.messages[1]
@@ -201,6 +214,22 @@ async def test_topic_of_offline_pump_is_read_to_its_end_and_then_does_not_count(
     pumps = PumpSet(registry, dial, archived=True)
     for after, wanted in ((20, (ts(70), 2)), (70, (ts(90), 1)), (80, (ts(90), 1))):
         assert await surveyed(pumps, ts(after)) == wanted
+    await pumps.close()
+
+
+async def test_topic_of_offline_pump_that_retention_emptied_holds_the_drainer_back() -> None:
+    """It is not one that was read to its end: the record says that the pump had binlogs above the position."""
+    registry, topic = Registry(MemoryEtcd()), filled()[0]
+    topic.begin = len(topic.messages)
+    await registry.create("pumps", NodeStatus("closed", "h:2", State.OFFLINE, max_commit_ts=ts(75)))
+    pumps = PumpSet(registry, lambda *_: pump_of(topic, silence_max_s=0.0), archived=True)
+    async with asyncio.timeout(60):
+        while True:
+            with pytest.raises(HeldBack) as held:
+                await pumps.survey(after_ts=ts(20), limits=BatchLimits(0))
+            if "is empty" in held.value.why:
+                break
+            await asyncio.sleep(0.01)
     await pumps.close()
 
 

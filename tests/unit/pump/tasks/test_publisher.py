@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from binlog.cluster.node import SOURCE_LABEL, NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose
 from binlog.envelope import encode_binlog
 from binlog.topic.message import TopicError
 
+from drainer.pumps.topic import TopicChain
 from pump.errors import DamagedRecord
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
@@ -92,7 +97,8 @@ async def test_messages_that_a_killed_publisher_had_sent_are_passed_over_when_th
         for arrived in range(1, len(late)):
             again = MemoryTopic(topic.messages[:1])
             await published(store, again)
-            again.messages[1 + arrived : 1 + arrived] = late
+            for number, message in enumerate(late):
+                again.messages.insert(1 + arrived + 2 * number, message)
             assert again.pull(0, store.resolved_ts) == served
 
 
@@ -115,6 +121,21 @@ async def test_broker_away_keeps_binlogs_until_they_are_published(tmp_path: Path
         reader = NodeStatus("d", "h:1", State.ONLINE, label={SOURCE_LABEL: "kafka"}, max_commit_ts=1)
         await registry.create("drainers", reader)
         assert await collector.collect() == made.published_ts, "a drainer that reads the topic needs nothing here"
+
+
+async def test_disk_that_fails_while_binlogs_are_read_does_not_end_publishing(tmp_path: Path) -> None:
+    topic = MemoryTopic()
+    async with opened(tmp_path, SetClock(1)) as store:
+        await filled(store)
+        made = publisher(store, topic)
+        with mock.patch.object(os, "pread", side_effect=OSError(errno.EIO, "Input/output error")):
+            running = asyncio.create_task(made.run())
+            async with asyncio.timeout(60):
+                while not made.error and not running.done():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await until(made, store.resolved_ts)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_failed_send_begins_again_behind_what_was_stored(tmp_path: Path) -> None:
@@ -159,3 +180,17 @@ async def test_publisher_whose_binlogs_were_purged_says_so_and_goes_on_behind_th
         made = publisher(store, topic)
         await made._begin()
         assert made.published_ts == store.reads.purged_ts > 10
+
+
+async def test_publisher_of_topic_that_retention_emptied_is_not_passed_over_by_its_readers(tmp_path: Path) -> None:
+    """A reader that follows the topic has read a higher epoch than that of the last message, which is gone."""
+    topic, chain, clock = MemoryTopic(), TopicChain("t", 0), SetClock(1)
+    async with opened(tmp_path, clock) as store:
+        for second in (5, 5, 8):
+            clock.ts = max(clock.ts, compose(1000 * second))
+            await store.resolver.refresh()
+            topic.begin = len(topic.messages) if second == 8 else 0
+            made = await published(store, topic)
+        for offset, message in enumerate(topic.messages):
+            chain.add(offset, message.value)
+        assert chain.position_ts == made.published_ts

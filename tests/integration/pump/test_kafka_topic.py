@@ -44,14 +44,22 @@ def settings(kafka: Broker) -> dict[str, str]:
 
 
 def published(kafka: Broker, topic: str, after_ts: int, until_ts: int) -> list[bytes]:
-    """The binlogs of a range of the topic, as a drainer's task gets them."""
+    """The binlogs of a range of the topic, as a drainer's task gets them, which tries again while a broker starts."""
     found: list[bytes] = []
-    for message in pull_topic(KafkaReader(settings(kafka), topic), topic, after_ts, until_ts):
-        one = ext.PullRangeResp.FromString(message)
-        if one.part_offset:
-            found[-1] += one.payloads[0]
-        else:
-            found += one.payloads
+
+    def read_it() -> bool:
+        found.clear()
+        with contextlib.suppress(TopicError):
+            for message in pull_topic(KafkaReader(settings(kafka), topic), topic, after_ts, until_ts):
+                one = ext.PullRangeResp.FromString(message)
+                if one.part_offset:
+                    found[-1] += one.payloads[0]
+                else:
+                    found.extend(one.payloads)
+            return True
+        return False
+
+    wait_until(read_it, deadline_s=120, what="the range can be read")
     return found
 
 

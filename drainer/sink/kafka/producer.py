@@ -184,6 +184,7 @@ class Producer:
         self._failed: KafkaError | None = None
         self._unacknowledged = _Unacknowledged()
         self._sent: set[tuple[str, int]] = set()
+        self._partitions: dict[str, int] = {}  # as the client was told when it was last asked for a topic; 0: not asked
         self._transactional = bool(transactional_id)
         conf: dict[str, Any] = {
             "acks": "all",
@@ -237,6 +238,17 @@ class Producer:
             with contextlib.suppress(KafkaException):
                 self._client.list_topics(topic, timeout=_STEP_S)
 
+    def _ask_for(self, topic: str, partition: int) -> None:
+        """Have the client know a partition that was added after it had asked for the topic. A message for a partition
+        that it does not know fails, and ending it within the transaction may abort the process (librdkafka 2.16:
+        assertion txn_req_cnt > 0)."""
+        known = self._partitions.get(topic)
+        if known is None:
+            self._partitions[topic] = 0  # with the first message to a topic the client asks by itself
+        elif partition >= known:
+            with contextlib.suppress(KafkaException):
+                self._partitions[topic] = len(self._client.list_topics(topic, timeout=_STEP_S).topics[topic].partitions)
+
     def begin(self) -> None:
         if not self._transactional:
             return
@@ -248,7 +260,9 @@ class Producer:
     def send(self, topic: str, partition: int, messages: Iterable[Message], deadline: RetryDeadline) -> int:
         """Send messages in this order; return how many there were. They are acknowledged when `flush` has returned."""
         count = 0
-        self._sent.add((topic, partition))
+        if (topic, partition) not in self._sent:
+            self._ask_for(topic, partition)
+            self._sent.add((topic, partition))
         for given, size in _chunks(messages):
             count += len(given)
             try:

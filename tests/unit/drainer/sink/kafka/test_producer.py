@@ -185,3 +185,19 @@ def test_error_of_refused_message_outlives_invalid_record_of_its_batch(first: in
         producer._note_failure(KafkaError(code), None)
     with pytest.raises(DestinationRefused, match="INVALID_TIMESTAMP"):
         producer._check_failed()
+
+
+def test_partition_beyond_known_ones_has_its_topic_asked_for_before_message() -> None:
+    """The client asks by itself with its first message to a topic, and refuses others for partitions added since."""
+    producer, asked, counts = Producer({"bootstrap.servers": "127.0.0.1:1"}), [], iter((2, 4))
+
+    def list_topics(topic: str, timeout: float) -> SimpleNamespace:
+        asked.append(topic)
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=range(next(counts)))})
+
+    client, producer._client = producer._client, SimpleNamespace(list_topics=list_topics)  # type: ignore[assignment]
+    for partition, times in ((0, 0), (1, 1), (0, 1), (3, 2), (2, 2)):
+        producer._ask_for("t", partition)
+        assert asked == ["t"] * times
+    producer._client = client
+    producer.drop()

@@ -77,6 +77,10 @@ def opened(writer: KafkaWriter) -> bytes | None:
 
 
 async def served(client: Client, until_ts: int) -> list[bytes]:
+    async def resolved() -> bool:
+        return bool((await client.watermark()).resolved_ts >= until_ts)
+
+    await until(resolved)
     return [payload for message in await client.pull_range(0, until_ts) for payload in message.payloads]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
@@ -13,7 +13,25 @@ from grpc import aio
 from tests.support.stub_pd import StubPD
 
 
-class ScannedTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
+class PDWithTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
+    """A PD, and the one TiKV that it knows, in one server."""
+
+    @classmethod
+    async def start(cls, **_: Any) -> Self:
+        stub = cls(1)
+        server = aio.server()
+        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        tikv_pb2_grpc.add_TikvServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        stub.addr = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        stub._server = server
+        return stub
+
+    async def GetStore(self, request: Any, context: Any) -> Any:
+        return pdpb_pb2.GetStoreResponse(store=pdpb_pb2.Store(id=request.store_id, address=self.addr))
+
+
+class ScannedTiKV(PDWithTiKV):
     """`data`: its keys; `splits`: the keys at which regions begin, beside the first. `refusals`: answers to the next
     scans: "region" (it moved), "split" (at `splits_later`), "lock", "pair" (a lock within the answer), or "gone".
     `safepoints`: answered in turn, the last one again and again. `scanned`: (version, key) of each scan.
@@ -29,17 +47,6 @@ class ScannedTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         self.scanned: list[tuple[int, bytes]] = []
         self.located = 0
 
-    @classmethod
-    async def start(cls, **_: Any) -> ScannedTiKV:
-        stub = cls(1)
-        server = aio.server()
-        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        tikv_pb2_grpc.add_TikvServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        stub.addr = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        stub._server = server
-        return stub
-
     async def GetGCSafePoint(self, request: Any, context: Any) -> Any:
         ts = self.safepoints.pop(0) if len(self.safepoints) > 1 else self.safepoints[0]
         return pdpb_pb2.GetGCSafePointResponse(safe_point=ts)
@@ -54,9 +61,6 @@ class ScannedTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
             id=number, start_key=begins[number] or b"", end_key=begins[number + 1] or b"", region_epoch=epoch
         )
         return pdpb_pb2.GetRegionResponse(region=region, leader=peer)
-
-    async def GetStore(self, request: Any, context: Any) -> Any:
-        return pdpb_pb2.GetStoreResponse(store=pdpb_pb2.Store(id=request.store_id, address=self.addr))
 
     async def KvScan(self, request: Any, context: Any) -> Any:
         self.scanned.append((request.version, request.start_key))

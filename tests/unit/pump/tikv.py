@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
-from grpc import aio
+from binlog.pb import pdpb_pb2, tikv_pb2
 
-from tests.support.stub_pd import StubPD
+from tests.support.stub_tikv import PDWithTiKV
 
 
-class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
+class StubTiKV(PDWithTiKV):
     """`writes`: (type, start_ts, commit_ts) at the one key; `locked_ts`: start_ts of its lock, alive or not.
 
     `safepoint_ts`: PD's; `collect_at` is a method in whose course the safepoint moves on to `collected_ts` and the
@@ -32,17 +31,6 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         self.keys: list[bytes] = []
         self.asked_status: list[Any] = []
 
-    @classmethod
-    async def start(cls, **_: Any) -> StubTiKV:
-        stub = cls(1)
-        server = aio.server()
-        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        tikv_pb2_grpc.add_TikvServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        stub.addr = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        stub._server = server
-        return stub
-
     def _collect(self, method: str) -> None:
         if self.collect_at == method:
             self.safepoint_ts = self.collected_ts
@@ -60,9 +48,6 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         peer = pdpb_pb2.Peer(id=3, store_id=1)
         region = pdpb_pb2.Region(id=2, region_epoch=pdpb_pb2.RegionEpoch(conf_ver=1, version=7), peers=[peer])
         return pdpb_pb2.GetRegionResponse(region=region, leader=peer if self.leader else None)
-
-    async def GetStore(self, request: Any, context: Any) -> Any:
-        return pdpb_pb2.GetStoreResponse(store=pdpb_pb2.Store(id=request.store_id, address=self.addr))
 
     async def MvccGetByKey(self, request: Any, context: Any) -> Any:
         assert (request.context.region_id, request.context.region_epoch.version, request.context.peer.id) == (2, 7, 3)

@@ -53,7 +53,8 @@ def main() -> int:
 
 
 def plan(args: list[str]) -> int:
-    """`drainer plan [-json] -config drainer.toml`: print what the tables of the schema as it is become."""
+    """`drainer plan [-json] -config drainer.toml`: print what each table of upstream's present
+    schema becomes at the destination."""
     as_json = [arg for arg in args if arg in ("-json", "--json")]
     config = load_or_exit(PROGRAM, [arg for arg in args if arg not in as_json])
     from drainer.service.plan import planned, shown

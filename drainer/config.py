@@ -188,7 +188,7 @@ class RowsSection(TablesOfRule):
     where: str = Field(description="condition on columns, such as region = 'eu' and deleted = 0")
 
     def rule(self, label: str) -> RowRule:
-        """Raises ConfigError, naming the rule."""
+        """Return the rule. Raises ConfigError that names `label`."""
         from drainer.row.rules import Condition  # imports pyarrow, for which no other start waits
 
         return RowRule(label, self.tables(), Condition.parse(self.where, label))

@@ -115,7 +115,8 @@ class FoldOrder:
         return builder.cut(self.slots)
 
     def groups(self, blobs: Iterable[bytes]) -> bytes:
-        """Deal the groups of transactions, from all blobs of LINKS_SLOT. Empty: the slots need not be divided again."""
+        """Assign the groups of transactions to slots, from all blobs of LINKS_SLOT. Empty: the slots need not be
+        divided again."""
         from drainer.changes.slots import groups_of
 
         return groups_of(blobs, self.slots)

@@ -28,6 +28,7 @@ from binlog.tidb.types import UNSPECIFIED
 from drainer.changes.decode import Changes
 from drainer.changes.key import identities
 from drainer.changes.net import KeyEvents
+from drainer.changes.net_rows import tables_of
 from drainer.changes.vector import Ints
 from drainer.ddl.constraints import foreign_keys
 from drainer.order.slot import table_seed
@@ -72,7 +73,7 @@ def linked(links: Sequence[Links]) -> Links:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The slots of the nodes that are not alone in their group; `nodes` ascends. Other nodes are dealt by hash."""
+    """The slots of the nodes that are not alone in their group; `nodes` ascends. Other nodes are assigned by hash."""
 
     nodes: Ints
     slots: Ints
@@ -88,9 +89,9 @@ class Groups:
 NO_GROUPS: Final = Groups(*NO_LINKS)
 
 
-def deal(links: Sequence[Links], slots: int) -> Groups:
-    """Deal the groups of some links to slots: the largest first, each to the slot that has the fewest nodes. The result
-    depends only on the transactions, not on the parts in which they were read (rule 16: same chunks)."""
+def assign_groups(links: Sequence[Links], slots: int) -> Groups:
+    """Assign the groups of some links to slots: the largest first, each to the slot that has the fewest nodes. The
+    result depends only on the transactions, not on the parts in which they were read (rule 16: same chunks)."""
     nodes, labels = linked(links)
     _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     slot_of = np.zeros(len(sizes), np.int64)
@@ -170,7 +171,8 @@ def _joined_tables(view: SchemaView) -> dict[int, int]:
 
 @dataclass(slots=True)
 class LinkCollector:
-    """Collects the links of decoded rows. `common`: table id → node, of the collected tables that have one."""
+    """Collects the links of decoded rows. `common`: table id → the node that all changes of the table
+    share, for the tables that have one."""
 
     keys: KeysOfTables
     common: dict[int, int] = field(default_factory=dict)
@@ -224,12 +226,14 @@ def hashes(values: Sequence[bytes], seed: int) -> Ints:
 
 def nodes_of(table: Ints, identity: Any, common: dict[int, int]) -> Ints:
     """Return the nodes of the fold keys of rows, or those of their tables, where these are in `common`."""
-    tables, of = np.unique(table, return_inverse=True)
-    ids = tables.tolist()
-    seeds = np.array([table_seed(id_) for id_ in ids], np.int64)[of]
-    shared = np.array([common.get(id_, -1) for id_ in ids], np.int64)[of]
-    nodes = np.fromiter(map(crc32, identity.to_pylist(), seeds.tolist()), np.int64, len(table))
-    return np.where(shared < 0, nodes, shared)
+    nodes = np.empty(len(table), np.int64)
+    for table_id, begin, end in tables_of(table):
+        shared = common.get(table_id)
+        if shared is None:
+            nodes[begin:end] = hashes(identity.slice(begin, end - begin).to_pylist(), table_seed(table_id))
+        else:
+            nodes[begin:end] = shared
+    return nodes
 
 
 def packed(pairs: Links) -> bytes:

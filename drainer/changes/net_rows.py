@@ -156,17 +156,17 @@ def _same(one: object, other: object) -> bool:
     return one == other
 
 
-def tables_of(states: States) -> Iterator[tuple[int, int, int]]:
-    """Yield (table id, begin, end) of the states of each table."""
-    begins = np.flatnonzero(np.diff(states.table, prepend=states.table[:1] - 1)).tolist()
-    yield from zip(states.table[begins].tolist(), begins, [*begins[1:], len(states)], strict=bool(begins))
+def tables_of(table: Ints) -> Iterator[tuple[int, int, int]]:
+    """Yield (table id, begin, end) of each run of rows of one table. `table`: the table id of each row."""
+    begins = np.flatnonzero(np.diff(table, prepend=table[:1] - 1)).tolist()
+    yield from zip(table[begins].tolist(), begins, [*begins[1:], len(table)], strict=bool(begins))
 
 
 def folded_of(shapes: Mapping[int, TableShape], states: States, format_: Format) -> tuple[Folded, ...]:
     """Return the net rows of each table. `shapes`: by table id."""
     offsets = states.gone.offsets.to_numpy() if len(states) else []
     found = []
-    for table_id, begin, end in tables_of(states):
+    for table_id, begin, end in tables_of(states.table):
         gone = states.gone if offsets[begin] < offsets[end] else None
         rows = NetColumns(format_, states.identity, states.first, states.row, gone, begin, end)
         found.append(Folded(shapes[table_id], rows))

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
-from drainer.changes.groups import NO_GROUPS, NO_LINKS, Groups, Links, deal, nodes_of, packed, unpacked
+from drainer.changes.groups import NO_GROUPS, NO_LINKS, Groups, Links, assign_groups, nodes_of, packed, unpacked
 from drainer.changes.net import IMAGES, States, merge
 from drainer.changes.net_rows import folded_of
 from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
@@ -168,9 +168,9 @@ class _Merge:
 
 
 def groups_of(blobs: Iterable[bytes], slots: int) -> bytes:
-    """Deal the groups of transactions, from all blobs of LINKS_SLOT. Return what `divide` needs, empty if each slot
-    has complete groups already. Raises BlobError."""
-    groups = deal(_Merge(blobs).links, slots)
+    """Assign the groups of transactions to slots, from all blobs of LINKS_SLOT. Return what `divide` needs, empty if
+    each slot has complete groups already. Raises BlobError."""
+    groups = assign_groups(_Merge(blobs).links, slots)
     return packed((groups.nodes, groups.slots))
 
 

@@ -44,7 +44,7 @@ def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
     if step.job.type == ActionType.CREATE_TABLES and len(step.sql) == len(step.changes):
         each = zip(step.changes, step.sql, strict=True)
         return [_message(step, router, one, int(ActionType.CREATE_TABLE), text) for one, text in each]
-    if step.job.type == ActionType.DROP_SCHEMA and step.ruled and not step.rewritten:
+    if step.job.type == ActionType.DROP_SCHEMA and step.by_rules and not step.rewritten:
         each = zip(step.changes, step.sql, strict=True)
         return [_message(step, router, one, int(ActionType.DROP_TABLE), text) for one, text in each]
     if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:

@@ -61,7 +61,7 @@ _ID_MAX: Final = 0x7FFF_FFFF
 
 
 def header_of(schema_id: int) -> bytes:
-    """Return a header. Raises ValueError for an id that no registry returns."""
+    """Return the header of a record. Raises ValueError for an id that is not from 1 to 2147483647."""
     if not 0 < schema_id <= _ID_MAX:
         raise ValueError(f"{schema_id} is not the id of a schema")
     return b"\0" + schema_id.to_bytes(4, "big")

@@ -206,7 +206,7 @@ class FollowedPump(ABC):
 
 
 class GoPump(FollowedPump):
-    """A Go pump, whose stream is followed."""
+    """A Go pump: reads its stream of binlogs without end (PullBinlogs)."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Reads a pump's topic in Kafka in place of the pump (docs/formats.md): a client for the survey, and pulls of ranges.
 
-A reader knows the ts up to which it has everything. Each message continues there, or is passed over: its writer had
-died, or it repeats what is known. A message that begins later is an error, because binlogs are missing.
+A reader knows the ts up to which it has everything. Each message continues there, or is skipped: its writer had ended,
+or it repeats what is known. A message that begins later is an error, because binlogs are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 if TYPE_CHECKING:
     from binlog.topic.kafka import KafkaReader  # loads the client library
 
-POLL_S = 0.05  # between two looks at what the client library has fetched
+POLL_S = 0.05  # between two reads of what the client library has fetched
 READ_S = 1.0
 SILENCE_IN_PULL_S = 30.0  # a planned range is in the topic
 IN_MEMORY_BYTES = 16 << 20  # of a large binlog while its parts are read
@@ -123,15 +123,15 @@ def pull_topic(reader: KafkaReader, topic: str, after_ts: int, until_ts: int) ->
 
 def _ordered(reader: KafkaReader, chain: TopicChain, topic: str, until_ts: int) -> Iterator[ext.PullRangeResp]:
     """Yield what the chain returns until everything up to `until_ts` has come."""
-    heard_s = time.monotonic()
+    received_s = time.monotonic()
     while True:
         values = reader.read(READ_S)
         if values:
-            heard_s = time.monotonic()
-        elif time.monotonic() - heard_s > SILENCE_IN_PULL_S:
+            received_s = time.monotonic()
+        elif time.monotonic() - received_s > SILENCE_IN_PULL_S:
             raise TopicError(
                 f"topic {topic}: nothing came for {SILENCE_IN_PULL_S:g} s at ts {chain.position_ts}, before ts "
-                f"{until_ts}: {reader.trouble or 'it ends there'}"
+                f"{until_ts}: {reader.last_error or 'it ends there'}"
             )
         for offset, value in values:
             found = chain.add(offset, value)
@@ -161,8 +161,8 @@ class TopicPump(FollowedPump):
         self._topic = topic
         self._open_reader = open_reader
         self._purged_ts = 0
-        self._heard_s = 0.0
-        self._trouble = ""
+        self._received_s = 0.0
+        self._last_error = ""
         self._at_end = False
         self._lead: int | None = 0  # schema_version of the binlog whose parts arrive; None: a DDL
 
@@ -170,10 +170,11 @@ class TopicPump(FollowedPump):
         """As of any followed pump. Raises TopicError if there is nothing after `after_ts`, and nothing arrives;
         TopicSilent if the topic ends there."""
         found = await super().mark(after_ts=after_ts, limits=limits)
-        if found.resolved_ts <= after_ts and time.monotonic() - self._heard_s > self._silence_max_s:
+        if found.resolved_ts <= after_ts and time.monotonic() - self._received_s > self._silence_max_s:
             raise (TopicSilent if self._at_end else TopicError)(
                 f"{self._name} is read up to ts {found.resolved_ts}, and nothing came for {self._silence_max_s:g} s: "
-                f"the pump is down, or does not reach its brokers, or they do not answer here. {self._trouble}".rstrip()
+                "the pump is down, or does not reach its brokers, or they do not answer here. "
+                f"{self._last_error}".rstrip()
             )
         return replace(found, topic=self._topic, purged_ts=self._purged_ts)
 
@@ -200,13 +201,13 @@ class TopicPump(FollowedPump):
         opening = asyncio.ensure_future(asyncio.to_thread(reader.open, after_ts))
         try:
             await asyncio.shield(opening)
-            self._heard_s = time.monotonic()
+            self._received_s = time.monotonic()
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 values = reader.read(0)
                 for offset, value in values:
                     self._add_message(chain, offset, value)
                     await asyncio.sleep(0)  # a message is some milliseconds of work
-                self._trouble, self._at_end = reader.trouble, reader.at_end
+                self._last_error, self._at_end = reader.last_error, reader.at_end
                 # Before its end is seen, its resolved ts would be an end for until-now.
                 if reader.at_end or len(self._binlogs) >= self._backlog_max:
                     self._error = None
@@ -218,7 +219,7 @@ class TopicPump(FollowedPump):
             await asyncio.to_thread(reader.close)
 
     def _add_message(self, chain: TopicChain, offset: int, value: bytes) -> None:
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         found = chain.add(offset, value)
         self._purged_ts = max(self._purged_ts, chain.purged_ts)
         if found is not None and found.whole_bytes:

@@ -119,7 +119,7 @@ class Codec:
         self.shape = shape_of(at, self.layout)
         self.column_types = self.layout.column_types
         key = self.layout.key
-        self.rules = None if at.ruling is None else RowRules(self.layout, at.ruling)
+        self.rules = None if at.applied is None else RowRules(self.layout, at.applied)
         self.needed = frozenset(needed or key.columns or range(len(self.column_types)))
         if self.rules is not None:
             self.needed |= self.rules.columns
@@ -199,7 +199,7 @@ class Codec:
                         schema_version=self._schema_version,
                         commit_ts=commit_ts,
                     )
-            elif self._at.ruling is not None and column_id in self._at.ruling.left_out:
+            elif self._at.applied is not None and column_id in self._at.applied.left_out:
                 return
             elif not self._view.skips_column(self._at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(

@@ -34,7 +34,7 @@ from drainer.row.fast_path import Cells
 from drainer.row.key import EXACT, PADDED
 from drainer.row.layout import Layout
 from drainer.schema.errors import RuleRefused
-from drainer.schema.rules import HASH_DIGITS_MIN, Mask, MaskKind, Ruling
+from drainer.schema.rules import HASH_DIGITS_MIN, AppliedRules, Mask, MaskKind
 
 Literal = str | Decimal
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -219,7 +219,7 @@ def comparer(one: Comparison, column_type: ColumnType) -> Callable[[Any], bool]:
 def _shown(
     column: str, column_type: ColumnType, *, ordered: bool
 ) -> tuple[Callable[[Any], Any], Callable[[Literal], Any]]:
-    """(from a decoded value to what is compared, from a literal to that)."""
+    """Return two functions: one makes the value that is compared from a decoded value, the other from a literal."""
     type_class, kind = column_type.type_class, column_type.kind
     where = f"where: column {column} is {kind.mysql_name}"
 
@@ -332,21 +332,21 @@ def _last_four(value: bytes) -> bytes:
 class RowRules:
     """What rules do to the rows of one layout."""
 
-    def __init__(self, layout: Layout, ruling: Ruling) -> None:
+    def __init__(self, layout: Layout, applied: AppliedRules) -> None:
         """Raises RuleRefused for a condition that the type of a column does not allow, which it had when the rows were
         written."""
         indexes = {target.name.lower(): number for number, target in enumerate(layout.targets)}
         by_id = {target.id: number for number, target in enumerate(layout.targets)}
         self._where: tuple[_OfRow, _OfColumns] | None = None
         self.columns: frozenset[int] = frozenset()
-        if isinstance(ruling.where, Condition):
-            self.columns = frozenset(indexes[name] for name in ruling.where.columns)
+        if isinstance(applied.where, Condition):
+            self.columns = frozenset(indexes[name] for name in applied.where.columns)
             try:
-                self._where = _compiled(ruling.where.root, layout, indexes)
+                self._where = _compiled(applied.where.root, layout, indexes)
             except ConfigError as error:
-                raise RuleRefused(f"table {ruling.schema}.{ruling.info.name}: {error}") from None
+                raise RuleRefused(f"table {applied.schema}.{applied.info.name}: {error}") from None
         types = layout.column_types
-        self._masks = {by_id[i]: mask_function(mask, types[by_id[i]]) for i, mask in ruling.masks if i in by_id}
+        self._masks = {by_id[i]: mask_function(mask, types[by_id[i]]) for i, mask in applied.masks if i in by_id}
         self._types = types
 
     def row(self, kind: Kind, old: Cells | None, new: Cells | None) -> tuple[Kind, Cells | None, Cells | None] | None:

@@ -37,6 +37,10 @@ DROPS: Final = {
     ActionType.DROP_SEQUENCE: "SEQUENCE",
 }
 
+CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
+RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
+DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
+
 # Jobs on a database; the name filter gets table "".
 ON_SCHEMA: Final = frozenset(
     {

@@ -10,7 +10,6 @@ from typing import Final
 from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
@@ -102,7 +101,7 @@ def statement(job: Job, query: str, changes: Changes, schema: str) -> Statement:
     kind = job.type
     if kind in job_kinds.DROPS and changes and changes[0].before:
         return _drop(job_kinds.DROPS[kind], changes[0].before)
-    if kind in (ActionType.RENAME_TABLE, ActionType.RENAME_TABLES):
+    if kind in job_kinds.RENAMES:
         renamed = _rename(changes)
         if renamed is not None:
             return renamed
@@ -145,17 +144,17 @@ def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
     """The job as the difference of its TableInfos; () if it does not affect the destination, None if the difference is
     unknown. Raises UnsupportedType."""
     kind, database = step.job.type, step.job.db_info
-    if kind == ActionType.DROP_SCHEMA and step.ruled:  # other tables may be in the databases that routes name
+    if kind == ActionType.DROP_SCHEMA and step.by_rules:  # other tables may be in the databases that routes name
         gone = [change.before for change in step.changes if change.before]
         return tuple(_drop("VIEW" if table.info.is_view else "TABLE", table).sql[0] for table in gone) or None
     if kind == ActionType.DROP_SCHEMA:
         return (f"DROP DATABASE {quoted(step.schema)}",)
-    if kind in DATABASES:
+    if kind in job_kinds.DATABASES:
         if database is None:
             return None
         make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
         return (make(database, dialect),)
-    if kind in CREATES:
+    if kind in job_kinds.CREATES:
         new = [change.after for change in step.changes]
         return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
     return _one(step, step.changes[0], dialect) if len(step.changes) == 1 else None
@@ -178,9 +177,6 @@ def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | 
 
 
 Changes = tuple[TableChange, ...]
-CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
-DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
-_RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BACK: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _log = get_logger(__name__)
 
@@ -214,9 +210,9 @@ class Policy:
                 tables[table_id] = replace(table, infos=infos)
         self.rules.check_names((table.schema, table.current) for table in tables.values())
         for table_id, table in list(tables.items()) if self.rules else ():
-            ruling = self.rules.ruling(table.schema, table.current)
-            if ruling is not None:
-                tables[table_id] = replace(table, schema=ruling.schema, ruling=ruling)
+            applied = self.rules.applied(table.schema, table.current)
+            if applied is not None:
+                tables[table_id] = replace(table, schema=applied.schema, applied=applied)
         return tables, ignored
 
     def step(self, proposed: Ddl, text: str) -> Ddl | None:
@@ -233,7 +229,7 @@ class Policy:
                 return self._log_skipped(proposed, "filtered")
             if self.events.ignores_ddl(job.type, proposed.query, proposed.schema):
                 return self._log_skipped(proposed, "event filter")
-            if job.type in DATABASES and self.rules.takes_all(proposed.schema):
+            if job.type in job_kinds.DATABASES and self.rules.takes_all(proposed.schema):
                 return self._log_skipped(proposed, "its tables go to other databases")
             changes = self._on_schema(proposed.changes)
         elif job.type in job_kinds.ON_CLUSTER:
@@ -253,12 +249,13 @@ class Policy:
             return self._log_skipped(proposed, "a view or sequence of a name to which rules apply")
         if sql is None:
             self._check_same_rules(proposed, shown)
+            self._check_renamed_columns(proposed, shown)
         shared = job.type == ActionType.DROP_SCHEMA and self.rules.shares(proposed.schema)
         if shared and not shown and sql is None:
             return self._log_skipped(proposed, "tables of other databases may be in the destination's")
-        changes = tuple(map(self._ruled, shown))
+        changes = tuple(map(self._by_rules, shown))
         if changes != shown or (shared and shown):
-            return self._of_ruled(replace(proposed, changes=changes, ruled=True), sql)
+            return self._step_by_rules(replace(proposed, changes=changes, by_rules=True), sql)
         plain = statement(job, text, changes, proposed.schema)
         return replace(
             proposed,
@@ -272,15 +269,15 @@ class Policy:
     def _hides(self, change: TableChange) -> bool:
         return any(one is not None and self.rules.hides(one.schema, one.info) for one in (change.before, change.after))
 
-    def _ruled(self, change: TableChange) -> TableChange:
+    def _by_rules(self, change: TableChange) -> TableChange:
         """The change of the destination's tables."""
         return TableChange(self._located(change.before), self._located(change.after)) if self.rules else change
 
     def _located(self, table: Located | None) -> Located | None:
-        found = self.rules.ruling(table.schema, table.info) if table is not None else None
+        found = self.rules.applied(table.schema, table.info) if table is not None else None
         return Located(table.table_id, found.schema, found.info) if table is not None and found is not None else table
 
-    def _of_ruled(self, step: Ddl, sql: tuple[str, ...] | None) -> Ddl | None:
+    def _step_by_rules(self, step: Ddl, sql: tuple[str, ...] | None) -> Ddl | None:
         """A DDL of which rules alter tables: its statements are made from the destination's tables. `sql`: of a
         ddl-rewrite rule."""
         one = step.changes[0].after or step.changes[0].before
@@ -299,8 +296,8 @@ class Policy:
         return replace(step, sql=made, query="; ".join(made))
 
     def _check_same_rules(self, step: Ddl, upstream: Changes) -> None:
-        """Refuse a DDL that gives a table, rows or a column to other rules: the destination lacks what the former ones
-        left out."""
+        """Raise RuleRefused for a DDL after which other columns or rows rules apply to a table or to its rows: the
+        destination lacks what the former rules left out."""
         whole = step.job.type == ActionType.EXCHANGE_TABLE_PARTITION
         for changes in (upstream,) if whole else ((change,) for change in upstream):
             both = [one for change in changes for one in (change.before, change.after)]
@@ -311,10 +308,11 @@ class Policy:
                     f"DDL job {step.job.id} ({step.query[:200]}): different columns or rows rules apply to {names}. "
                     f"Make the rules the same, or say with a ddl-rewrite rule what runs (job-id = {step.job.id})"
                 )
+
+    def _check_renamed_columns(self, step: Ddl, upstream: Changes) -> None:
+        """Raise RuleRefused for a DDL by which a column that was left out gets a name that is not."""
         for old, new in ((one.before, one.after) for one in upstream if one.before and one.after):
-            was, now = (
-                found.left_out if (found := self.rules.ruling(*_of(one))) else frozenset() for one in (old, new)
-            )
+            was, now = self._left_out(old), self._left_out(new)
             whole = step.job.type == ActionType.MODIFY_COLUMN
             old_ids = dict(retyped(old.info, new.info, one_changed=whole, query=step.query)) if was else {}
             shown = [c.name for c in new.info.public_columns if old_ids.get(c.id, c.id) in was and c.id not in now]
@@ -324,6 +322,10 @@ class Policy:
                     f"out under its former name, so the destination lacks its values: leave it out, too, or say with a "
                     f"ddl-rewrite rule what runs (job-id = {step.job.id})"
                 )
+
+    def _left_out(self, table: Located) -> frozenset[int]:
+        applied = self.rules.applied(table.schema, table.info)
+        return applied.left_out if applied is not None else frozenset()
 
     def _on_schema(self, changes: Changes) -> Changes:
         return tuple(c for c in changes if _passes(self.filter, c.before) and _passes(self.filter, c.after))
@@ -382,10 +384,6 @@ def _ids(change: TableChange) -> set[int]:
     return {table.table_id for table in (change.before, change.after) if table is not None}
 
 
-def _of(table: Located) -> tuple[str, TableInfo]:
-    return table.schema, table.info
-
-
 def _name(table: Located) -> tuple[str, str]:
     return table.schema, table.name
 
@@ -395,7 +393,7 @@ def _made(step: Ddl) -> tuple[str, ...] | None:
     kind = step.job.type
     if kind in job_kinds.DROPS:
         return tuple(_drop(job_kinds.DROPS[kind], one.before).sql[0] for one in step.changes if one.before is not None)
-    if kind in _RENAMES:
+    if kind in job_kinds.RENAMES:
         if not all(one.before and one.after for one in step.changes):
             return None
         moved = tuple(one for one in step.changes if one.before and one.after and _name(one.before) != _name(one.after))

@@ -1,8 +1,8 @@
 """Routes, columns and rows: what a rule makes of an upstream table at the destination. Pure.
 
 A rule chooses tables by patterns, and of each kind the first rule that matches a table counts. The result for a table
-is a `Ruling`: the destination's TableInfo, from which statements are made and onto whose columns rows are decoded, and
-what is done to the values of its rows.
+is an `AppliedRules`: the destination's TableInfo, from which statements are made and onto whose columns rows are
+decoded, and what is done to the values of its rows.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ColumnRule:
     known: tuple[str, ...] = ()
 
     def leaves_out(self, name: str) -> bool:
-        """Whether a column is left out. Raises ConfigError for a new one where that stops."""
+        """Whether a column is left out. Raises ConfigError for a new column if `new_column` is stop."""
         if any(_matches(pattern, name) for pattern in self.leave_out):
             return True
         names = (*self.known, *(masked for masked, _ in self.masks))
@@ -147,7 +147,7 @@ class RowRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class AppliedRules:
     """What rules make of one table. `info`: the destination's; `masks`: by column id; `left_out`: ids of the columns
     that only upstream's table has; `rules`: the labels of those that decided."""
 
@@ -169,7 +169,7 @@ class Rules:
         self, routes: Sequence[Route] = (), columns: Sequence[ColumnRule] = (), rows: Sequence[RowRule] = ()
     ) -> None:
         self._routes, self._columns, self._rows = routes, columns, rows
-        self._known: dict[int, tuple[str, TableInfo, Ruling | None]] = {}
+        self._known: dict[int, tuple[str, TableInfo, AppliedRules | None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._routes or self._columns or self._rows)
@@ -197,15 +197,15 @@ class Rules:
         """The rules for the columns and rows of a table."""
         return _first(self._columns, schema, table), _first(self._rows, schema, table)
 
-    def ruling(self, schema: str, info: TableInfo) -> Ruling | None:
+    def applied(self, schema: str, info: TableInfo) -> AppliedRules | None:
         """What the rules make of a table; None: nothing. Raises RuleRefused, naming rule, table and column."""
         known = self._known.get(info.id)
         if known is None or known[0] != schema or known[1] is not info:
-            made = self._ruling(schema, info) if info.has_rows else None
+            made = self._apply(schema, info) if info.has_rows else None
             known = self._known[info.id] = schema, info, made
         return known[2]
 
-    def _ruling(self, schema: str, info: TableInfo) -> Ruling | None:
+    def _apply(self, schema: str, info: TableInfo) -> AppliedRules | None:
         route = _first(self._routes, schema, info.name)
         columns, rows = self.of_values(schema, info.name)
         named = route.named(info.name) if route is not None else (schema, info.name)
@@ -223,7 +223,7 @@ class Rules:
         if not alters and not masks and rows is None:
             return None
         labels = tuple(rule.label for rule in (route, columns, rows) if rule is not None)
-        return Ruling(named[0], made, masks, rows.where if rows is not None else None, gone, labels)
+        return AppliedRules(named[0], made, masks, rows.where if rows is not None else None, gone, labels)
 
     def _with_parents(self, schema: str, info: TableInfo) -> Mapping[str, Json]:
         """`rest` with foreign keys to the destination's parents. One of a table whose columns or rows have rules, or
@@ -309,7 +309,7 @@ def _chosen(rule: ColumnRule, info: TableInfo) -> tuple[frozenset[int], tuple[tu
 
 
 def _mentions(expression: str, names: Collection[str]) -> str:
-    """The first of these lower-case names of columns that an expression has, '' if it has none."""
+    """Return the first of `names`, of columns and in lower case, that an expression has; '' if it has none."""
     found = (token.value.lower() for token in tokens(expression) if token.kind in ("name", "word"))
     return next((name for name in found if name in names), "")
 

@@ -51,8 +51,8 @@ class Ddl:
     needs ("": must run without one). `sql`: the statements, in order. `query`: upstream's text, for logs. `own_ts`:
     commit_ts of its binlog, 0 where the binlog of an early one is not in the batch. `may_exist`: the job began before a
     first start, so its effect may already be in the copy that was loaded into the destination. `rewritten`: `sql` comes
-    from a `ddl-rewrite` rule and runs unchanged. `ruled`: a rule alters a table of it, so `changes`, `sql` and `query`
-    are those of the destination's tables.
+    from a `ddl-rewrite` rule and runs unchanged. `by_rules`: a rule alters a table of it, so `changes`, `sql` and
+    `query` are those of the destination's tables.
     """
 
     job: Job
@@ -66,7 +66,7 @@ class Ddl:
     changes: tuple[TableChange, ...]
     may_exist: bool = False
     rewritten: bool = False
-    ruled: bool = False
+    by_rules: bool = False
 
     @property
     def before(self) -> TableInfo | None:

@@ -16,7 +16,7 @@ from binlog.tidb.table import TableInfo
 from drainer.batch.work import Kind
 from drainer.ddl.table_diff import changed_names
 from drainer.schema.errors import TableUnknown
-from drainer.schema.rules import Ruling
+from drainer.schema.rules import AppliedRules
 
 # Ids above 2^48 - 1 - 1000 belong to TiDB's own DDL tables (D-CO-06).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
@@ -42,7 +42,7 @@ class SkipReason(Enum):
 class TableVersions:
     """The names and recent TableInfos of one table id, oldest first, with the schema version of each.
 
-    `inherited`: (new column id, old column id) of columns that got a new id by a change of type. `ruling`: in a view,
+    `inherited`: (new column id, old column id) of columns that got a new id by a change of type. `applied`: in a view,
     what rules make of the table; then `schema` and `current` are the destination's.
     """
 
@@ -51,11 +51,11 @@ class TableVersions:
     versions: tuple[int, ...]
     infos: tuple[TableInfo, ...]
     inherited: tuple[tuple[int, int], ...] = ()
-    ruling: Ruling | None = None
+    applied: AppliedRules | None = None
 
     @property
     def current(self) -> TableInfo:
-        return self.infos[-1] if self.ruling is None else self.ruling.info
+        return self.infos[-1] if self.applied is None else self.applied.info
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class TableAt:
     """A row's table: `at` decodes it and has its defaults, `current` is the table of the destination.
 
     (`table_id`, `at_version`, `current_version`) identifies a compiled decoder. `inherited`: as in TableVersions, where
-    `at` is not `current`. `ruling`: what rules make of its rows.
+    `at` is not `current`. `applied`: what rules make of its rows.
     """
 
     table_id: int
@@ -131,7 +131,7 @@ class TableAt:
     at_version: int
     current_version: int
     inherited: tuple[tuple[int, int], ...] = ()
-    ruling: Ruling | None = None
+    applied: AppliedRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class SchemaView:
                 at_version=found.versions[index],
                 current_version=found.versions[-1],
                 inherited=found.inherited if index != len(found.infos) - 1 else (),
-                ruling=found.ruling,
+                applied=found.applied,
             )
         gone = self.gone.get(table_id)
         if gone is not None:

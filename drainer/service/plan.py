@@ -82,21 +82,21 @@ def _table(policy: Policy, schema: str, info: TableInfo) -> PlannedTable:
     if why:
         return PlannedTable(source, rules=(why,))
     try:
-        ruling = policy.rules.ruling(schema, info)
+        applied = policy.rules.applied(schema, info)
     except RuleRefused as error:
         return PlannedTable(source, error=str(error))
-    made = info if ruling is None else ruling.info
+    made = info if applied is None else applied.info
     names = info.columns_by_id
-    masks = () if ruling is None else ruling.masks
-    left_out = () if ruling is None else sorted(ruling.left_out, key=lambda column_id: names[column_id].offset)
+    masks = () if applied is None else applied.masks
+    left_out = () if applied is None else sorted(applied.left_out, key=lambda column_id: names[column_id].offset)
     return PlannedTable(
         source,
-        f"{schema if ruling is None else ruling.schema}.{made.name}",
+        f"{schema if applied is None else applied.schema}.{made.name}",
         tuple(column.name for column in replicated(made)),
         tuple(names[column_id].name for column_id in left_out),
         tuple((names[column_id].name, mask.kind.value) for column_id, mask in masks),
         _key(made) if made.has_rows else "",
-        () if ruling is None else ruling.rules,
+        () if applied is None else applied.rules,
     )
 
 

@@ -88,7 +88,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class AssignGroups:
     """Task: the blobs of all parts in, the groups of their transactions out, as pieces of one value."""
 
     order: FoldOrder
@@ -202,7 +202,7 @@ def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: Erro
         read = shuffled(rows.repartitionById(order.slots, SLOT))
         if not isinstance(order, FoldOrder) or not order.whole:
             return BySlot(read)
-        found = read.mapInArrow(carried(Deal(order), errors), SLOTTED_DDL).toArrow()
+        found = read.mapInArrow(carried(AssignGroups(order), errors), SLOTTED_DDL).toArrow()
         if not len(found):  # no transactions that belong together are in different slots
             return BySlot(read)
         (groups,) = join_blobs(found.column("blob").to_pylist())

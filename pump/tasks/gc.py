@@ -47,8 +47,8 @@ Topic = Callable[[], NodeStatus]  # the pump's topic in Kafka (pump.tasks.publis
 
 
 def readers(drainers: Sequence[NodeStatus], topic: Topic | None) -> Sequence[NodeStatus]:
-    """Return all for which binlogs are kept: drainers, and the pump's topic, if it has one, in place of those drainers
-    that read the topic."""
+    """Return the readers for which binlogs are kept: drainers, and the pump's topic, if it has one, in place of those
+    drainers that read the topic."""
     return drainers if topic is None else [*(each for each in drainers if not each.reads_topics), topic()]
 
 

@@ -76,7 +76,7 @@ class MemoryReader:
     def __init__(self, topic: MemoryTopic) -> None:
         self.topic = topic
         self.at_end = False
-        self.trouble = ""
+        self.last_error = ""
         self._next = 0
 
     def open(self, after_ts: int) -> None:

@@ -40,7 +40,7 @@ _JOB_LISTS = (b"DDLJobList", b"DDLJobAddIdxList")
 
 
 class SnapshotUnusable(BinlogError):
-    """The schema cannot be read from TiKV, or does not serve for a position: the DDL history is read instead."""
+    """The schema cannot be read from TiKV, or not used at a position: the DDL history is read instead."""
 
 
 @dataclass(frozen=True, slots=True)

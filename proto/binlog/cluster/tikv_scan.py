@@ -21,7 +21,7 @@ from binlog.runtime.channel import open_channel
 from binlog.runtime.security import Security
 
 PAGE_KEYS = 256
-PATIENCE_S = 10.0
+RETRY_FOR_S = 10.0
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
 # A page may be long: the description of a table with thousands of partitions has a megabyte.
 _OPTIONS = (("grpc.max_receive_message_length", -1),)
@@ -39,13 +39,13 @@ class TiKVScan:
         read_ts: int,
         *,
         page_keys: int = PAGE_KEYS,
-        patience_s: float = PATIENCE_S,
+        retry_for_s: float = RETRY_FOR_S,
     ) -> None:
         self._tikv = TiKV(pd_urls, security)
         self._security = security
         self._read_ts = read_ts
         self._page_keys = page_keys
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._region: Region | None = None
         self._channel: aio.Channel | None = None
 
@@ -66,7 +66,7 @@ class TiKVScan:
 
     async def _page(self, at: bytes, end: bytes) -> tuple[Pairs, bytes]:
         """Return the next pairs, and the key with which to continue."""
-        deadline_s, wait_s = time.monotonic() + self._patience_s, BACKOFF_S_MIN
+        deadline_s, wait_s = time.monotonic() + self._retry_for_s, BACKOFF_S_MIN
         while True:
             try:
                 return await self._ask(at, end)

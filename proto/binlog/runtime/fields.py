@@ -155,7 +155,7 @@ def reachable(listens: str, advertised: str) -> str:
 
 
 def why_not_listening(error: OSError) -> str:
-    """Return the system's reason alone, before which asyncio puts words of its own."""
+    """Return the operating system's error text, without what asyncio writes before it."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror or error)
 
 

@@ -1,4 +1,4 @@
-"""The door to Kafka for the pumps' topics: writes and reads a topic of one partition with confluent-kafka."""
+"""Writes and reads the topics of pumps, which have one partition, with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def _text(error: BaseException | KafkaError) -> str:
 
 
 class _Client:
-    """What a writer and a reader share: the settings, and the client library's last complaint."""
+    """What a writer and a reader share: the settings, and the last error that the client library reported."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
-        self.trouble = ""
+        self.last_error = ""
         self._topic = topic
         self._conf: dict[str, Any] = {**settings, "log_level": 0, "error_cb": self._note}
 
     def _note(self, error: KafkaError) -> None:
-        self.trouble = _text(error)
+        self.last_error = _text(error)
 
     def _failed(self, what: str, error: BaseException | KafkaError) -> TopicError:
         return TopicError(f"topic {self._topic}: {what}: {_text(error)}")
@@ -72,7 +72,7 @@ class KafkaReader(_Client):
         while not self.at_end:
             found += self.read(0.5)
             if time.monotonic() > end_s:
-                raise TopicError(f"topic {self._topic}: its last message cannot be read: {self.trouble}")
+                raise TopicError(f"topic {self._topic}: its last message cannot be read: {self.last_error}")
         return found[-1][1] if found else None
 
     def read(self, timeout_s: float) -> list[tuple[int, bytes]]:
@@ -181,9 +181,9 @@ class KafkaWriter(_Client):
         except (KafkaException, BufferError) as error:
             raise self._failed("a message was not accepted", error) from error
         if failures:
-            raise self._failed(f"a message was not stored ({self.trouble})", failures[0])
+            raise self._failed(f"a message was not stored ({self.last_error})", failures[0])
         if len(producer):
-            raise TopicError(f"topic {self._topic}: messages are not stored: {self.trouble}")
+            raise TopicError(f"topic {self._topic}: messages are not stored: {self.last_error}")
 
     def close(self) -> None:
         producer, self._producer = self._producer, None

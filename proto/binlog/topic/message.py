@@ -4,8 +4,8 @@ A message says: with it, everything in (after_ts, until_ts] is complete. Its bod
 it: some binlogs, one part of a large binlog, or nothing, which only moves the position. Only the last part of a binlog
 has an until_ts above its after_ts. So the last message of a topic says where its pump goes on.
 
-A writer begins with a message of a higher epoch. Messages of a lower one that follow it were on their way when that
-writer died; a reader passes over them.
+A writer begins with a message of a higher epoch. Messages of a lower one that follow it were sent before, by a
+process that has ended; a reader skips them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
-from drainer.schema.job_policy import CREATES
+from drainer.schema import job_kinds
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
@@ -75,7 +75,7 @@ _log = get_logger(__name__)
 # Upstream ignores these errors (D-LD-14): the first copy may contain the effect. Ignored only if the step allows it.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 _ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
-_TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
+_TRAVELLING: Final = job_kinds.RENAMES | {ActionType.EXCHANGE_TABLE_PARTITION}
 # Errors that show that the job's effect exists already: the object to drop is missing, or the database to create
 # exists. No statement is skipped that could still have an effect.
 _ALREADY: Final[Mapping[int, frozenset[int]]] = {
@@ -183,7 +183,7 @@ class DdlRunner:
         Raises DdlFailed for a job that no destination can run."""
         session = self._driver.session()
         server = Server(session.flavour, self._known_collations())
-        if server.is_tidb and step.job.type in CREATES:
+        if server.is_tidb and step.job.type in job_kinds.CREATES:
             server = replace(server, database_collation=self._database_collation(step.schema))
         plan = plan_of(step, server, may_exist=may_exist)
         index = index_of(step, plan, session.flavour)

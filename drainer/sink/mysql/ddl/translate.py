@@ -40,7 +40,7 @@ from drainer.ddl.mysql_columns import UnsupportedType, default_sql, has_instant
 from drainer.ddl.mysql_objects import create_view
 from drainer.ddl.table_diff import same_default, shown_columns
 from drainer.schema import job_kinds
-from drainer.schema.job_policy import CREATES, DATABASES, generated
+from drainer.schema.job_policy import generated
 from drainer.schema.steps import Ddl, TableChange
 from drainer.sink.mysql.ddl import partition_statements
 from drainer.sink.mysql.ddl.partition_statements import emptied
@@ -56,7 +56,6 @@ CANNOT_SAY: Final = (
 # Tables that differ in more than their rows, rows that do not belong into the partition, foreign keys.
 _CANNOT_EXCHANGE: Final = (1064, 1731, 1732, 1733, 1734, 1735, 1736, 1737, 1740)
 _NOT_ALLOWED: Final = (1227,)
-_RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
 # A character set or collation that a TiDB of another version has not.
@@ -81,10 +80,10 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     """The statements for the server; an operator's text runs unchanged."""
     if step.rewritten:
         return Translation(step.sql, use=step.use)
-    if server.is_tidb and not step.ruled:
+    if server.is_tidb and not step.by_rules:
         return _on_tidb(step, server, dialect)
     made = _on_mysql(step, server, dialect)
-    if not step.ruled or step.job.type not in CREATES | _RENAMES or not made.sql:
+    if not step.by_rules or step.job.type not in job_kinds.CREATES | job_kinds.RENAMES or not made.sql:
         return made
     names = dict.fromkeys(change.after.schema for change in step.changes if change.after is not None)
     first = tuple(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}" for name in names)
@@ -97,7 +96,7 @@ def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
     if step.is_of_temporary_table or (kind in _SEQUENCES and not server.has_sequences):
         return Translation(())
-    if kind in job_kinds.DROPS or kind in _RENAMES:
+    if kind in job_kinds.DROPS or kind in job_kinds.RENAMES:
         return text  # made of the changes by schema/job_effects.py, whatever the server
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         return _exchange(step, dialect) or text
@@ -165,7 +164,7 @@ def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     select = create_view(view.schema, view.info, definer=names_definer(step.query)) if view is not None else ""
     if select:
         return Translation((select,), optional=True)
-    if made is not None and (step.job.type in DATABASES or not step.sql):
+    if made is not None and (step.job.type in job_kinds.DATABASES or not step.sql):
         return Translation(made)
     if made is not None and _names_no_collation(step, server.database_collation):
         return Translation(made)
@@ -173,7 +172,7 @@ def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
         return text
     moments = [(change, list(_moments(step, change))) for change in step.changes]
     if any(columns for _, columns in moments):
-        if step.job.type in CREATES:
+        if step.job.type in job_kinds.CREATES:
             return Translation((*step.sql, *_defaults(moments, dialect)), use=step.use)
         if made is not None:
             return Translation(made)
@@ -182,7 +181,7 @@ def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
 
 def _names_no_collation(step: Ddl, there: str) -> bool:
     """Whether a CREATE TABLE uses the database's default collation, which differs from upstream's."""
-    if step.job.type not in CREATES or not there or "COLLATE" in step.query.upper():
+    if step.job.type not in job_kinds.CREATES or not there or "COLLATE" in step.query.upper():
         return False
     return any(change.after and change.after.info.collate.lower() != there.lower() for change in step.changes)
 

@@ -25,8 +25,8 @@ async def tikv() -> AsyncIterator[ScannedTiKV]:
     await stub.close()
 
 
-async def scanned(tikv: ScannedTiKV, *, page_keys: int = 7, patience_s: float = 10.0) -> list[bytes]:
-    scan = TiKVScan([tikv.addr], None, READ_TS, page_keys=page_keys, patience_s=patience_s)
+async def scanned(tikv: ScannedTiKV, *, page_keys: int = 7, retry_for_s: float = 10.0) -> list[bytes]:
+    scan = TiKVScan([tikv.addr], None, READ_TS, page_keys=page_keys, retry_for_s=retry_for_s)
     try:
         return [key for key, _ in await scan.scan(meta_prefix(HASH, META_HASH))]
     finally:
@@ -59,4 +59,4 @@ async def test_refused_scan_looks_up_the_region_and_goes_on_where_it_was(tikv: S
 async def test_scan_gives_up_at_the_deadline_with_the_reason(tikv: ScannedTiKV, refusal: str, text: str) -> None:
     tikv.refusals = [refusal] * 100
     with pytest.raises(StoreUnavailable, match=text):
-        await scanned(tikv, patience_s=0.2)
+        await scanned(tikv, retry_for_s=0.2)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.batch.work import SegmentWork
-from drainer.changes.groups import Links, deal, linked, packed, unpacked
+from drainer.changes.groups import Links, assign_groups, linked, packed, unpacked
 from drainer.changes.segment import SegmentDecoder
 from drainer.order.blob_pieces import BlobError
 from drainer.order.slot import LINKS_SLOT
@@ -189,9 +189,9 @@ def links_of(pairs: Sequence[tuple[int, int]]) -> Links:
 @given(pairs=edges, cut=st.integers(0, 60), slots=st.integers(1, 5))
 def test_groups_are_closed_and_equal_for_any_parts(pairs: list[tuple[int, int]], cut: int, slots: int) -> None:
     """A mark is a transaction, which is in one part: so parts are made of complete marks."""
-    groups = deal([linked([links_of(pairs)])], slots)
+    groups = assign_groups([linked([links_of(pairs)])], slots)
     parts = [[pair for pair in pairs if (pair[1] < cut // 3) == side] for side in (True, False)]
-    again = deal([linked([links_of(part)]) for part in parts], slots)
+    again = assign_groups([linked([links_of(part)]) for part in parts], slots)
     assert (groups.nodes.tolist(), groups.slots.tolist()) == (again.nodes.tolist(), again.slots.tolist())
     slot_of_node = groups.slots_of(np.arange(31), slots).tolist()
     assert set(slot_of_node) <= set(range(slots))

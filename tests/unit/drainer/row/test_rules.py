@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.row.column_type import ColumnType
 from drainer.row.rules import Combined, Comparison, Condition, RowRules
-from drainer.schema.rules import Ruling
+from drainer.schema.rules import AppliedRules
 from tests.support.row_case import INT, TEXT, codec_of, table
 
 
@@ -72,10 +72,10 @@ CI = FieldType(Tp.VARCHAR, flen=9, charset="utf8mb4", collate="utf8mb4_general_c
 def chosen(kind: FieldType, value: object, text: str) -> bool:
     """By row, and the same by columns."""
     info = table([("k", INT), ("c", kind)], handle="k")
-    ruling = Ruling("db", info, (), Condition.parse(text, "rule"), frozenset(), ())
+    applied = AppliedRules("db", info, (), Condition.parse(text, "rule"), frozenset(), ())
     column_type = ColumnType.of(kind)
     decoded: Any = column_type.decoded_value(flatten(value, kind))
-    rules = RowRules(codec_of(info).layout, ruling)
+    rules = RowRules(codec_of(info).layout, applied)
     by_row = rules.row(0, None, (1, decoded)) is not None  # type: ignore[arg-type]
     columns = [pa.array([1, 2]), pa.array([decoded, None], column_type.decoded_type)]
     assert rules.chosen(columns, 2).to_pylist()[0] is by_row

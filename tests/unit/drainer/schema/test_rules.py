@@ -220,10 +220,10 @@ def test_mask_is_refused_for_a_type_it_does_not_fit(kind: FieldType, mask: str, 
     info = row_table([("k", INT), ("c", kind)], handle="k")
     rules = columns(mask={"c": mask})
     if not why:
-        assert rules.ruling("db", info) is not None
+        assert rules.applied("db", info) is not None
         return
     with pytest.raises(RuleRefused, match=r"syncer\.columns 1 cannot be applied to table db\.t: column c .*" + why):
-        rules.ruling("db", info)
+        rules.applied("db", info)
 
 
 GENERATED = ColumnInfo(3, "g", 2, INT, generated_expr="`c` + 1")
@@ -260,7 +260,7 @@ def test_rule_that_cannot_be_applied_is_refused_naming_rule_table_and_column(
     else:
         info = replace(info, **change)
     with pytest.raises(RuleRefused, match=r"syncer\.columns 1 cannot be applied to table db\.t: " + why):
-        columns(**rule).ruling("db", info)
+        columns(**rule).applied("db", info)
 
 
 def test_left_out_column_takes_its_indexes_checks_and_hidden_columns_along() -> None:
@@ -277,7 +277,7 @@ def test_left_out_column_takes_its_indexes_checks_and_hidden_columns_along() -> 
         indexes=(*info.indexes, on_hidden),
         rest={"constraint_info": checks},  # type: ignore[dict-item]
     )
-    made = columns(**{"leave-out": ["c"]}).ruling("db", info)
+    made = columns(**{"leave-out": ["c"]}).applied("db", info)
     assert made is not None
     assert [(column.name, column.offset) for column in made.info.columns] == [("k", 0), ("d", 1)]
     assert [(index.name, index.columns[0].offset) for index in made.info.indexes] == [("d", 1)]
@@ -294,7 +294,7 @@ def test_foreign_key_follows_its_parent_and_is_left_out_where_rows_or_columns_ha
         rows=[{"schema-pattern": "db", "table-pattern": "p2", "where": "k = 1"}],
     )
     child = replace(row_table([("k", INT)], handle="k"), rest={"fk_info": [key("db", "p1"), key("db", "p2")]})  # type: ignore[dict-item]
-    made = rules.ruling("db", child)
+    made = rules.applied("db", child)
     assert made is not None
     assert made.info.rest["fk_info"] == [
         {**key("db", "p1"), "ref_schema": {"O": "eu", "L": "eu"}, "ref_table": {"O": "p1", "L": "p1"}}

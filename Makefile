@@ -8,8 +8,8 @@
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
-# The tests run in two processes for each core, because half of their time is waiting for servers; with those that `make
-# test` leaves out in one process more than there are cores (tests/conftest.py). Each process has its own MariaDB. A process that has finished takes tests of another one (tests/support/dealing.py).
+# The tests run in two processes for each core, because half of their time is waiting for servers (tests/conftest.py).
+# Each process has its own MariaDB. A process that has finished takes tests of another one (tests/support/dealing.py).
 # WORKERS= runs the tests one after another. PYTEST_ARGS="--cpu-report 30" lists the tests that use most CPU.
 # HYPOTHESIS_PROFILE=search tries other examples, and more of them.
 WORKERS ?= -n auto --dist worksteal
@@ -48,7 +48,7 @@ test: sync  ## run the tests that a change would most likely break, with real et
 
 test-all: sync  ## run every test; PEER_BIN names a folder with TiDB and the original's programs, if there is one
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
-	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-rest: sync  ## run the tests that `make test` leaves out
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
@@ -76,7 +76,7 @@ format: sync  ## format the code and apply ruff's fixes
 	$(RUN) ruff format .
 
 proto: sync  ## generate the modules of proto/binlog/pb/*.proto
-	$(RUN) python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTOS)
+	$(RUN) python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(PROTOS)
 
 docs: sync  ## generate docs/configuration.md, and the table in docs/compatibility.md, from the code
 	$(RUN) python scripts/write_configuration.py docs

@@ -26,7 +26,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from bench.report import Report
 from bench.rowcodec import least_us
 from drainer.batch.work import Kind
-from drainer.protocol.avro.encoder import AvroEncoder, make_encoder
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
@@ -83,7 +83,7 @@ def sbtest_row(number: int, dice: random.Random) -> list[DecodedValue]:
 
 def ready(table: Table) -> tuple[AvroEncoder, list[Any]]:
     """Return an encoder with schema ids, and fastavro's schemas of key and value."""
-    encoder = make_encoder(OPTIONS).in_topic(TOPIC)
+    encoder = AvroEncoder(OPTIONS).in_topic(TOPIC)
     required = encoder.required_schemas(TOPIC, table)
     ids = merged({}, [(one, number) for number, one in enumerate(required, 1)])
     return encoder.with_ids(ids), [fastavro.parse_schema(json.loads(one.schema)) for one in required]

@@ -23,7 +23,6 @@ from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.typed.fields import Reading, fields_of
@@ -105,16 +104,15 @@ def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
 
 
 def typed(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
-    """Measure the conversion of scanned binlogs to record batches of the typed change stream."""
+    """Measure the conversion of binlogs to record batches of the typed change stream."""
     table_name = ("db", info.name)
     watched = Watched({info.id: (Written(1, table_name, info),)}, {table_name: info}, 1, {})
     reading = Reading(watched, fields_of({table_name: info}), 1)
-    scanned = [scan(payload) for payload in payloads]
 
     def batches(vector_rows_min: int) -> None:
         changes = Changes(reading, vector_rows_min=vector_rows_min)
-        for one in scanned:
-            changes.add(one)
+        for payload in payloads:
+            changes.add(payload)
             if changes.is_full:
                 changes.batch()
         changes.batch()

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import grpc
-from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.pb import binlog_pb2, pump_ext_pb2
+from binlog.runtime.channel import stub_of
 from binlog.tidb.datum import encode_value
 from binlog.tidb.mutation import PrewriteValue
 
@@ -54,7 +55,7 @@ def fill_batched(port: int, cluster_id: int, pairs: Iterable[Pair], *, batch: in
     """Write the pairs over the extension's stream, the prewrites of a batch first. Return the seconds that it took. All
     are durable then.
     """
-    stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+    stub = stub_of(grpc.insecure_channel(f"127.0.0.1:{port}"), pump_ext_pb2.DESCRIPTOR, "PumpExt")
 
     def requests() -> Iterator[pump_ext_pb2.WriteBatchReq]:
         number = 0

@@ -36,7 +36,7 @@ class Table:
 
     def shape(self, name: str) -> TableShape:
         match = (Match.PLAIN,) * len(self.columns)
-        return TableShape(1, "bench", name, self.columns, (0,), "", (), match, type_classes=self.type_classes)
+        return TableShape(1, "bench", name, self.columns, (0,), (), match, type_classes=self.type_classes)
 
 
 def sbtest(count: int) -> Table:

@@ -8,10 +8,12 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 from binlog.envelope import scan
-from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.pb import pump_ext_pb2
+from binlog.runtime.channel import stub_of
 from binlog.runtime.security import Security
 
 from bench.fill import Pair, fill_batched, transactions
@@ -34,7 +36,7 @@ def cpu_s(server: Server) -> float:
 
 def measure_pull(server: Server, port: int, cluster: int, txns: int, report: Report) -> None:
     """Write `txns` transactions of one row in batches, then plan and pull them."""
-    stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+    stub = stub_of(grpc.insecure_channel(f"127.0.0.1:{port}"), pump_ext_pb2.DESCRIPTOR, "PumpExt")
     after_ts = _resolved(stub, cluster)
     source = transactions(txns, 1, seed=2)
     while pairs := list(islice(source, FILLED_AT_ONCE)):
@@ -66,7 +68,7 @@ def _pull(server: Server, part: PumpRange, cluster: int) -> tuple[float, float, 
     return watch.seconds, cpu_s(server) - before_s, time.process_time() - before_own_s, messages
 
 
-def _resolved(stub: pump_ext_pb2_grpc.PumpExtStub, cluster: int) -> int:
+def _resolved(stub: Any, cluster: int) -> int:
     found: int = stub.Watermark(pump_ext_pb2.WatermarkReq(cluster_id=cluster)).resolved_ts
     return found
 

@@ -27,7 +27,8 @@ from pathlib import Path
 
 import grpc
 from binlog.envelope import encode_binlog
-from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.pb import pump_ext_pb2
+from binlog.runtime.channel import stub_of
 from binlog.tidb.datum import encode_value
 from binlog.tidb.mutation import PrewriteValue
 
@@ -54,9 +55,7 @@ class Transactions:
     the wall clock's."""
 
     def __init__(self, port: int, cluster: int) -> None:
-        self._stub = pump_ext_pb2_grpc.PumpExtStub(  # type: ignore[no-untyped-call]  # generated
-            grpc.insecure_channel(f"127.0.0.1:{port}")
-        )
+        self._stub = stub_of(grpc.insecure_channel(f"127.0.0.1:{port}"), pump_ext_pb2.DESCRIPTOR, "PumpExt")
         self._cluster = cluster
         value = PrewriteValue(1)
         value.insert(TABLE_ID, encode_value(7) + b"".join(encode_value(each) for each in (1, 7, 2, b"a small row")))
@@ -218,7 +217,7 @@ class Size:
         if not answers(self.port):
             return False
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
-            stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stub = stub_of(channel, pump_ext_pb2.DESCRIPTOR, "PumpExt")
             request = pump_ext_pb2.PullRangeReq(
                 cluster_id=self.cluster, after_ts=self.last_ts - (1 << 18), until_ts=self.last_ts
             )

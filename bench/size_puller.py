@@ -19,7 +19,8 @@ from binlog.cluster.kv import Etcd
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import key_of
 from binlog.errors import BinlogError
-from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.pb import pump_ext_pb2
+from binlog.runtime.channel import stub_of
 from binlog.runtime.security import Security
 
 from drainer.pumps.pull import pull
@@ -33,7 +34,7 @@ PAUSE_S = 0.2
 def pulled(port: int, cluster: int, after_ts: int) -> tuple[int, int]:
     """Pull one batch after `after_ts`. Return the number of binlogs, and the ts where the batch ended."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+        stub = stub_of(channel, pump_ext_pb2.DESCRIPTOR, "PumpExt")
         asked = pump_ext_pb2.WatermarkReq(cluster_id=cluster, after_ts=after_ts, batch_bytes_max=BATCH_BYTES)
         plan = stub.Watermark(asked, timeout=30)
     if not plan.batch_count:

@@ -8,9 +8,10 @@ import signal
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from demo.processes import DemoError
+from demo.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,6 @@ class Options:
     rate: float
     seed: int
     crash: bool
-
-
-class Teller(Protocol):
-    """Shows the user that the demo has failed."""
-
-    def fail(self, text: str) -> None: ...
 
 
 def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate: float) -> Options:
@@ -57,7 +52,7 @@ def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate:
     return Options(args.directory, args.seconds, args.writers, args.rate, args.seed, crash=not args.no_crash)
 
 
-def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
+def exit_code(work: Coroutine[Any, Any, bool], screen: Screen) -> int:
     """Run a demo and return its exit code: 0 if everything is equal. A signal that would end the demo stops its
     programs first.
     """
@@ -68,8 +63,8 @@ def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
     try:
         return 0 if asyncio.run(work) else 1
     except DemoError as error:
-        teller.fail(str(error))
+        screen.fail(str(error))
         return 1
     except KeyboardInterrupt:
-        teller.fail("interrupted; its programs are stopped, their logs stay in the directory")
+        screen.fail("interrupted; its programs are stopped, their logs stay in the directory")
         return 130

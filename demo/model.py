@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -60,9 +59,3 @@ class TableModel:
 
     def all_rows(self) -> list[RowDict]:
         return list(self.rows.values()) if self.key else self.loose
-
-    def content(self) -> Counter[tuple[Value, ...]]:
-        """Return the rows as the values of `columns`, with the count of each: a table without a key may hold equal
-        rows.
-        """
-        return Counter(tuple(row.get(c) for c in self.columns) for row in self.all_rows())

@@ -7,10 +7,11 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from binlog.runtime import log
 
@@ -32,6 +33,8 @@ from pumpclient.sdk import Service
 PRODUCTS = 60
 CRASH_DOWN_S = 4.0
 CATCH_UP_DEADLINE_S = 180.0
+
+Work = Coroutine[Any, Any, None]
 
 
 @dataclass
@@ -201,23 +204,11 @@ async def run(options: Options, screen: Screen) -> bool:
             await shop.create(PRODUCTS)
             screen.say("waiting for the first tables downstream")
             await caught_up(chain.drainer, shop.counts.last_commit_ts)
-            phase = "writing"
             with screen.running(options.seconds):
-                watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
-                story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say))
-                try:
-                    until = time.monotonic() + options.seconds
-                    writing = write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
-                    work = asyncio.create_task(writing)
-                    await all_or_first_failure(watcher, work, story)
-                    phase = "catching up"
-                    drained = asyncio.create_task(caught_up(chain.drainer, shop.counts.last_commit_ts))
-                    await all_or_first_failure(watcher, drained)
-                finally:
-                    for task in (watcher, story):
-                        task.cancel()
-                        with contextlib.suppress(asyncio.CancelledError, DemoError):
-                            await task
+                watching = partial(watch, chain, shop, options, screen)
+                interruptions = interrupt(chain.pumps[0], shop, options, screen.say)
+                waits = [("catching up", partial(caught_up, chain.drainer))]
+                await written(shop, options, watching, interruptions, waits)
         await stopped(chain.drainer)
         results: list[Comparison] = [compare_table(chain.database, SCHEMA, model) for model in shop.models.values()]
         screen.compare(results, chain.database)
@@ -225,7 +216,33 @@ async def run(options: Options, screen: Screen) -> bool:
         return all(result.ok for result in results)
 
 
-async def all_or_first_failure(watcher: asyncio.Task[None], *work: asyncio.Task[None]) -> None:
+async def written(
+    shop: Shop,
+    options: Options,
+    watching: Callable[[Callable[[], str]], Work],
+    interruptions: Work,
+    waits: Sequence[tuple[str, Callable[[int], Work]]],
+) -> None:
+    """Let the shop write while `interruptions` (a kill, a DDL) run; then run each of `waits` with the last commit_ts,
+    which returns when everything up to it has arrived. `watching` runs the whole time; its argument returns the name of
+    the current phase."""
+    phase = "writing"
+    watcher, interrupting = asyncio.create_task(watching(lambda: phase)), asyncio.create_task(interruptions)
+    try:
+        until = time.monotonic() + options.seconds
+        writing = write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
+        await _all_or_first_failure(watcher, asyncio.create_task(writing), interrupting)
+        for name, wait in waits:
+            phase = name
+            await _all_or_first_failure(watcher, asyncio.create_task(wait(shop.counts.last_commit_ts)))
+    finally:
+        for task in (watcher, interrupting):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, DemoError):
+                await task
+
+
+async def _all_or_first_failure(watcher: asyncio.Task[None], *work: asyncio.Task[None]) -> None:
     """Wait for `work`. If any of it or the watcher fails, cancel all of it immediately."""
     pending: set[asyncio.Task[None]] = {watcher, *work}
     try:

@@ -32,6 +32,16 @@ class Moment:
     pumps: dict[str, bool]
 
 
+def pumps_told(moment: Moment) -> str:
+    return "  ".join(
+        f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
+    )
+
+
+def lag_told(lag_s: float | None) -> str:
+    return "-" if lag_s is None else f"{lag_s:.1f} s"
+
+
 class Screen:
     """A live picture on a terminal. Without a terminal (a log, CI), one line every few seconds."""
 
@@ -60,10 +70,7 @@ class Screen:
         self._live = None
 
     def show(self, moment: Moment) -> None:
-        pumps = "  ".join(
-            f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
-        )
-        lag = "-" if moment.lag_s is None else f"{moment.lag_s:.1f} s"
+        pumps, lag = pumps_told(moment), lag_told(moment.lag_s)
         if not self.is_live:
             if self.is_due(moment.elapsed_s):
                 self._console.print(

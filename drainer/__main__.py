@@ -1,17 +1,20 @@
 """`drainer -config drainer.toml`: exit code 0 after a signal or --until-now, 1 for bad settings, 2 for a failure or a
-bad command line (`K-03`).
+bad command line (`K-03`), 130 for a load that a signal ended.
 
 The JVM's process is started before the other modules are imported: its start takes several seconds."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 import sys
+from typing import TYPE_CHECKING, Final
 
 from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
+from binlog.runtime.command_line import INTERRUPTED
 from binlog.runtime.config import load_or_exit
 
 from drainer.config import PROGRAM, Config
@@ -20,12 +23,21 @@ from drainer.schema.errors import SchemaError
 from drainer.spark.startup.session_opening import Opening
 from drainer.temporary_files import check_data_dir, temporary_folder
 
+if TYPE_CHECKING:
+    from drainer.service.check import TableCheck
+
+NOT_EQUAL: Final = 3  # exit code of `drainer check`
+
 _log = log.get_logger("drainer")
 
 
 def main() -> int:
     if sys.argv[1:2] == ["plan"]:
         return plan(sys.argv[2:])
+    if sys.argv[1:2] == ["load"]:
+        return load(sys.argv[2:])
+    if sys.argv[1:2] == ["check"]:
+        return check(sys.argv[2:])
     config = load_or_exit(PROGRAM)
     try:
         log.setup(config.log_level, config.log_file)
@@ -70,12 +82,74 @@ def plan(args: list[str]) -> int:
     return 2 if found.errors else 0
 
 
-async def run(config: Config) -> None:
-    """Run until a signal, until --until-now is reached, or until something fails, which is raised."""
+def load(args: list[str]) -> int:
+    """`drainer load -config drainer.toml`: load upstream's tables into an empty destination."""
+    config = load_or_exit(PROGRAM, args)
+    from drainer.service.first_load import load as first_load
+    from drainer.service.first_load import shown
+
+    async def loaded() -> bool:
+        return await first_load(config, _stopped_by_signals(), progress)
+
+    try:
+        with shown() as progress:  # before the log, whose lines then appear above the bar
+            log.setup(config.log_level, config.log_file)
+            config.check()
+            whole = asyncio.run(loaded())
+    except (BinlogError, ValueError) as error:
+        return _failed("load", error)
+    if not whole:
+        sys.stderr.write("drainer load: stopped before everything was loaded; start it again to continue\n")
+    return 0 if whole else INTERRUPTED
+
+
+def check(args: list[str]) -> int:
+    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] -config drainer.toml`: compare the destination's
+    tables with upstream's, and repair them."""
+    parser = argparse.ArgumentParser("drainer check", add_help=False, allow_abbrev=False, epilog="Others: drainer -h")
+    parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
+    parser.add_argument("-table", "--table", action="append", default=[], help="pattern of a name; may be repeated")
+    for name, text in {"repair": "write what differs", "redact": "values of keys alone", "json": "as JSON"}.items():
+        parser.add_argument(f"-{name}", f"--{name}", action="store_true", help=text)
+    own, rest = parser.parse_known_args(args)
+    config = load_or_exit(PROGRAM, rest)
+    from drainer.service.check import CheckOptions, shown
+    from drainer.service.check import check as compared
+
+    options = CheckOptions(tuple(own.table), own.repair, own.redact, own.json)
+
+    async def checked() -> list[TableCheck]:
+        return await compared(config, options, _stopped_by_signals())
+
+    try:
+        log.setup(config.log_level, "")  # the file is the daemon's
+        config.check()
+        found = asyncio.run(checked())
+    except (BinlogError, ValueError) as error:
+        return _failed("check", error)
+    sys.stdout.write(shown(found, options) + "\n")
+    if any(one.error for one in found):
+        return 2
+    return 0 if all(one.is_equal for one in found) else NOT_EQUAL
+
+
+def _failed(command: str, error: Exception) -> int:
+    """Print why a command failed. Return its exit code."""
+    sys.stderr.write(f"drainer {command}: {error}\n")
+    return 1 if isinstance(error, ConfigError | ValueError) else 2
+
+
+def _stopped_by_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def run(config: Config) -> None:
+    """Run until a signal, until --until-now is reached, or until something fails, which is raised."""
+    stop = _stopped_by_signals()
     check_data_dir(config.data_dir)
     with temporary_folder():
         spark = config.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Final
 
 from drainer.extras import KAFKA, REPARO, SPARK, Extra, missing
@@ -11,48 +12,30 @@ LACKING: Final = 2  # exit code
 
 
 def drainer() -> int:
-    if _lacks("drainer", SPARK):
-        return LACKING
-    from drainer.__main__ import main
-
-    return main()
+    return _run("drainer", SPARK, "drainer.__main__")
 
 
 def reparo() -> int:
-    if _lacks("reparo", REPARO):
-        return LACKING
-    from drainer.reparo.__main__ import main
-
-    return main()
+    return _run("reparo", REPARO, "drainer.reparo.__main__")
 
 
 def kafka_check() -> int:
-    if _lacks("kafka-check", KAFKA):
-        return LACKING
-    from drainer.kafka_check.__main__ import main
-
-    return main()
+    return _run("kafka-check", KAFKA, "drainer.kafka_check.__main__")
 
 
 def kafka_consumer() -> int:
-    if _lacks("kafka-consumer", KAFKA):
-        return LACKING
-    from drainer.kafka_consumer.__main__ import main
-
-    return main()
+    return _run("kafka-consumer", KAFKA, "drainer.kafka_consumer.__main__")
 
 
 def arbiter() -> int:
-    if _lacks("arbiter", KAFKA):
-        return LACKING
-    from drainer.arbiter.__main__ import main
-
-    return main()
+    return _run("arbiter", KAFKA, "drainer.arbiter.__main__")
 
 
-def _lacks(command: str, extra: Extra) -> bool:
-    """Whether packages of this extra are missing; if so, says what to do."""
+def _run(command: str, extra: Extra, module: str) -> int:
+    """Run the module's `main`, or say what to do if packages of this extra are missing."""
     why = missing(extra)
     if why:
         sys.stderr.write(f"{command}: {why}\n")
-    return bool(why)
+        return LACKING
+    code: int = import_module(module).main()
+    return code

@@ -41,7 +41,7 @@ from drainer.schema.rules import ColumnRule, Mask, NewColumn, Route, RowRule, Ru
 from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.registry import KINDS, sections, sink, taken
-from drainer.sink.settings import SyncerSettings, ToSection
+from drainer.sink.settings import SyncerSettings, ToSection, UpstreamServer
 
 PORT = 8249
 
@@ -158,6 +158,12 @@ class RouteSection(TablesOfRule):
 
     target_schema: str = Field(min_length=1, description="database at the destination")
     target_table: str = Field("", description="table at the destination; empty: as upstream")
+    source_column: str = Field(
+        "",
+        pattern=r"^([^\x00]{0,63}[^\x00 ])?$",
+        description="several tables may go to one name: each row has its table, as schema.table, in a further column "
+        "of this name, which is a part of every key; empty: they are refused",
+    )
 
 
 class ColumnsSection(TablesOfRule):
@@ -356,7 +362,7 @@ class SyncerSection(OriginalSyncerSection):
         """Return routes and the rules for columns and rows. Raises ConfigError, naming the rule."""
         return Rules(
             [
-                Route(f"syncer.routes {n}", one.tables(), one.target_schema, one.target_table)
+                Route(f"syncer.routes {n}", one.tables(), one.target_schema, one.target_table, one.source_column)
                 for n, one in enumerate(self.routes, start=1)
             ],
             [one.rule(f"syncer.columns {n}", self.hash_key) for n, one in enumerate(self.columns, start=1)],
@@ -386,7 +392,7 @@ class SyncerSection(OriginalSyncerSection):
     def sink(self, *, former_has_ended: bool = False) -> AnySink:
         """Return the destination, not opened yet. `former_has_ended`: as in SyncerSettings."""
         keep_ms = self.recycle_bin // timedelta(milliseconds=1)
-        return sink(self.db_type, self.to, SyncerSettings(keep_ms, self.distributed, former_has_ended, self._channel))
+        return sink(self.db_type, self.to, SyncerSettings(keep_ms, former_has_ended, self._channel))
 
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
@@ -398,7 +404,8 @@ class SyncerSection(OriginalSyncerSection):
             names |= {"loopback_control", "channel_id"}
         if self.rules():
             names |= {"routes", "columns", "rows", "hash_key"}
-        chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"})
+        unset = {"routes": {n: {"source_column"} for n, one in enumerate(self.routes) if not one.source_column}}
+        chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"}, exclude=unset)
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 
 
@@ -500,6 +507,7 @@ class Config(UpstreamSection):
     kafka_source: TopicSection = Field(default_factory=lambda: TopicSection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
     syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
+    upstream: UpstreamServer = Field(default_factory=lambda: UpstreamServer.model_validate({}))
     spark: SparkSection = Field(default_factory=lambda: SparkSection.model_validate({}))
 
     def registered_address(self) -> str:
@@ -537,6 +545,7 @@ class Config(UpstreamSection):
                 f"readers decide what they show together: remove it"
             )
         self.syncer.to.check()
+        self.upstream.check()
         self.syncer.policy()
 
 
@@ -568,8 +577,17 @@ PROGRAM = Program(
     env_prefix="BINLOG_SERVER",
     about="drainer applies what the pumps of a cluster keep to MySQL, TiDB, MariaDB or SQLite, or publishes it to "
     "Kafka or to files, exactly once.",
+    exit_codes={
+        0: "after a signal or -until-now; load: everything is loaded",
+        1: "an invalid setting",
+        2: "a failure or a bad command line; check: a table could not be compared or repaired",
+        3: "check: the destination differs from upstream",
+        130: "load: stopped by a signal before everything was loaded; start it again to continue",
+    },
     examples=(
         "drainer plan -config drainer.toml                         print what each table becomes; -json: as JSON",
+        "drainer load -config drainer.toml                         load upstream's tables into an empty destination",
+        "drainer check -config drainer.toml                        compare the destination with upstream; -repair",
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
         "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",
         "drainer -config drainer.toml -delay 1h                    stay an hour behind",

@@ -23,14 +23,15 @@ from binlog.runtime.log import get_logger
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import BatchRefused, Cut, DistributedBatches
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.in_driver import BlockingSchemaProvider, InDriver
+from drainer.apply.in_driver import InDriver
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import MicroBatch, binlogs
 from drainer.apply.progress import Decisions, Progress, Stopped
-from drainer.failures import FAILURES, TRIES_REPORTED
-from drainer.row.transaction_pieces import PIECE_BYTES_MAX
+from drainer.row.transaction import PIECE_BYTES_MAX
+from drainer.schema.provider import LoopSchemaProvider
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent
+from drainer.sink.retry import FAILURES, TRIES_REPORTED
 
 # Return freed memory to the operating system after a large transaction.
 #
@@ -59,7 +60,7 @@ class Pipeline:
     def __init__(
         self,
         destination: AnySink,
-        schema: BlockingSchemaProvider,
+        schema: LoopSchemaProvider,
         cut: Cut,
         *,
         position_ts: int,

@@ -43,9 +43,6 @@ class TooLarge(BinlogError):
             f"binlog of start_ts {start_ts} has {size} bytes, and this pump takes at most {limit} "
             f"(transaction-bytes-max): write it in smaller transactions, or raise that setting on every pump"
         )
-        self.start_ts = start_ts
-        self.size = size
-        self.limit = limit
 
 
 class MessageTooLarge(BinlogError):
@@ -90,12 +87,8 @@ class NotResolved(BinlogError):
         super().__init__(f"a pull up to {until_ts} is above the resolved ts {resolved_ts}")
 
 
-class NoSuchPrewrite(BinlogError):
-    """An operator wants to settle a start_ts that is not pending here."""
-
-
 class NoSuchBinlog(BinlogError):
-    """An operator wants to skip a binlog that is not served here."""
+    """An operator wants to settle a start_ts that is not pending here, or to skip a binlog that is not served here."""
 
 
 class NotDamaged(BinlogError):
@@ -106,18 +99,9 @@ class NotLeader(BinlogError):
     """This pump does not allocate timestamps now; the message names the pump that does."""
 
 
-class DataDirLocked(BinlogError):
-    """Another process uses the data-dir (`P-LC-02`)."""
-
-
 class NotifyFailed(BinlogError):
     """An online drainer could not be notified of this pump (`P-LC-05`)."""
 
 
 class Stopping(BinlogError):
     """The pump is not serving: it is starting or stopping."""
-
-
-class DrainerUnreadable(BinlogError):
-    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20: what pumps
-    must keep)."""

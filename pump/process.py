@@ -169,7 +169,7 @@ class Pump:
         try:
             from binlog.topic.kafka import KafkaWriter
         except ImportError as error:
-            raise ConfigError("[kafka]: confluent-kafka is not installed here: pip install '.[kafka]'") from error
+            raise ConfigError("[kafka]: confluent-kafka is not installed here: pip install '.[topics]'") from error
         writer = KafkaWriter(kafka.client_settings(), topic, kafka.message_bytes_max)
         return Publisher(self.store, writer, topic, message_bytes_max=kafka.message_bytes_max)
 
@@ -298,11 +298,8 @@ class Pump:
         full = Outage(_log, "no available space: writes are refused", "space is available again: writes are accepted")
         while True:
             await asyncio.sleep(SPACE_INTERVAL_S)
-            try:
+            with unknown.catching(OSError):
                 await asyncio.to_thread(space.refresh)
-                unknown.over()
-            except OSError as error:
-                unknown.failed(error=error)
             if space.full:
                 full.failed(why=space.shortage)
             else:
@@ -332,7 +329,9 @@ class Pump:
         return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(tell_failure)
+        self._tasks.append(task)
 
     async def stop(self, action: str = "pause") -> None:
         """Stop in the order of the module's docstring. A pump with pending prewrites stays `pausing` (correctness rule
@@ -357,3 +356,14 @@ class Pump:
         await self.timestamps.close()
         await self._stack.aclose()
         _log.info("pump has stopped", node_id=self.node.node_id, state=self.node.state)
+
+
+def tell_failure(task: asyncio.Task[None]) -> None:
+    """Log an error that ended a task: each of them expects some errors and goes on, and nobody waits for one."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _log.error(
+            "a background task has failed and stays stopped until this pump is restarted",
+            task=task.get_name(),
+            exc_info=error,
+        )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 from binlog.extension import PAYLOADS_MAX
-from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.pb import pump_ext_pb2
+from binlog.runtime.channel import stub_of
 
 from pumpclient.answer import ACKED, Answer, classify, lost, not_sent
 
@@ -45,7 +46,7 @@ class BatchWriter:
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
         self.late = lost(f"DEADLINE_EXCEEDED: no answer within {timeout_s} s")
-        self._stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._stub = stub_of(channel, pump_ext_pb2.DESCRIPTOR, "PumpExt")
         self._queue: deque[Waiting] = deque()
         self._in_flight: dict[int, Sequence[Waiting]] = {}
         self._heard_s = 0.0  # time of the last answer, or of the first message sent when nothing was in flight

@@ -25,7 +25,7 @@ from binlog.runtime.security import Security
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
-from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
+from pumpclient.payload import NO_DDL, DdlFields, prewrite_payload
 from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
 from pumpclient.tracker import OpenTransaction
@@ -48,7 +48,6 @@ class PumpsClient:
         strategy: str = "range",
         limits: Limits | None = None,
         security: Security | None = None,
-        use_extension: bool = True,
         labels: Mapping[str, str] = NO_LABELS,
         labels_only: bool = False,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
@@ -72,7 +71,6 @@ class PumpsClient:
             selector=self._selector(strategy),
             limits=self._limits,
             security=security,
-            use_extension=use_extension,
             labels=self._labels,
             on_undelivered=on_undelivered,
             on_expired=on_expired,
@@ -146,10 +144,10 @@ class PumpsClient:
     ) -> str:
         """Write the prewrite of a DDL and return the pump's id. Errors as for `write_prewrite`."""
         self._check_open()
-        payload = ddl_prewrite_payload(start_ts, prewrite_key, ddl, writer)
+        payload = prewrite_payload(start_ts, prewrite_key, None, writer, ddl)
         return await self._writer.prewrite(start_ts, prewrite_key, payload)
 
-    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
+    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields = NO_DDL) -> None:
         """Send the commit to the pump that has the prewrite. The commit is durable when this returns.
 
         Cancelling the caller does not cancel the delivery. Raises UnknownTransaction, CommitTsChanged,

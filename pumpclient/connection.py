@@ -12,9 +12,9 @@ import time
 
 import grpc
 import grpc.aio
-from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pb import pump_pb2
 from binlog.pump_error import name_in
-from binlog.runtime.channel import keepalive, open_channel
+from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
@@ -46,19 +46,18 @@ class Connection:
         cluster_id: int,
         timeout_s: float,
         security: Security | None = None,
-        use_extension: bool = True,
     ) -> None:
         self.host = host
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
         self._security = security
-        self._use_extension = use_extension
         self._channel: grpc.aio.Channel | None = None
         self._batch: BatchWriter | None = None
         self._dialling: asyncio.Task[grpc.aio.Channel | Answer] | None = None
         self._dialled_s = 0.0
         self._closing: set[asyncio.Task[None]] = set()
-        self.has_extension = use_extension
+        self._use_extension = True  # False once the pump has refused a message of the extension for its size
+        self.has_extension = True
         self.open_bytes = self.open_count = 0  # writes that are not answered yet
 
     async def write(self, payload: bytes) -> Answer:
@@ -169,7 +168,7 @@ class Connection:
         return answer
 
     async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes, timeout_s: float) -> Answer:
-        stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]  # generated
+        stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
         request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
         try:
             response = await stub.WriteBinlog(request, timeout=timeout_s)

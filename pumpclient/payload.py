@@ -12,30 +12,24 @@ class DdlFields:
     """The DDL fields of a prewrite and of its commit. `schema_state` (X-06): 0 for drops, 5 otherwise."""
 
     job_id: int
-    query: bytes
+    query: bytes | None
     schema_state: int
 
 
-def prewrite_payload(start_ts: int, prewrite_key: bytes, prewrite_value: bytes, writer: bytes = b"") -> bytes:
-    """Encode a prewrite with rows. `prewrite_value`: a serialized PrewriteValue. `writer`: the writer's id if it has a
-    lease.
+NO_DDL = DdlFields(0, None, 0)
+
+
+def prewrite_payload(
+    start_ts: int, prewrite_key: bytes, prewrite_value: bytes | None, writer: bytes = b"", ddl: DdlFields = NO_DDL
+) -> bytes:
+    """Encode a prewrite. `prewrite_value`: a serialized PrewriteValue, None for a DDL. `writer`: the writer's id if it
+    has a lease.
     """
     return encode_binlog(
         tp=BinlogType.PREWRITE,
         start_ts=start_ts,
-        commit_ts=0,
         prewrite_key=prewrite_key,
         prewrite_value=prewrite_value,
-        writer=writer,
-    )
-
-
-def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields, writer: bytes = b"") -> bytes:
-    return encode_binlog(
-        tp=BinlogType.PREWRITE,
-        start_ts=start_ts,
-        commit_ts=0,
-        prewrite_key=prewrite_key,
         ddl_query=ddl.query,
         ddl_job_id=ddl.job_id,
         ddl_schema_state=ddl.schema_state,
@@ -43,12 +37,8 @@ def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields, wri
     )
 
 
-def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlFields | None = None) -> bytes:
+def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlFields = NO_DDL) -> bytes:
     """Encode a commit. It repeats the prewrite's key and all DDL fields, but not the rows (X-01)."""
-    if ddl is None:
-        return encode_binlog(
-            tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=prewrite_key or None
-        )
     return encode_binlog(
         tp=BinlogType.COMMIT,
         start_ts=start_ts,

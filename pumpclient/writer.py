@@ -22,7 +22,7 @@ from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
 from pumpclient.errors import CommitUndelivered, TransactionRolledBack
-from pumpclient.payload import DdlFields, commit_payload, rollback_payload
+from pumpclient.payload import NO_DDL, DdlFields, commit_payload, rollback_payload
 from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import Selector
@@ -102,7 +102,6 @@ class Writer:
         selector: Selector,
         limits: Limits,
         security: Security | None = None,
-        use_extension: bool = True,
         labels: Mapping[str, str] = NO_LABELS,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
@@ -113,7 +112,6 @@ class Writer:
         self.selector = selector
         self._limits = limits
         self._security = security
-        self._use_extension = use_extension
         self._labels = labels
         self._outside = Outage(
             log,
@@ -167,7 +165,7 @@ class Writer:
 
     # --- commit and rollback --------------------------------------------------------------------------------
 
-    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
+    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields = NO_DDL) -> None:
         """Send the commit to the transaction's pump and return when it is durable there.
 
         The delivery continues if the caller is cancelled. The transaction is committed when the pump has stored the
@@ -236,7 +234,7 @@ class Writer:
                 raise TransactionRolledBack(start_ts, commit_ts, pump=pump)
             if time.monotonic() >= end_s or answer.outcome is Outcome.CONFLICT:
                 break  # a conflict is permanent: the transaction was settled in another way
-            self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
+            self.found_failing(pump, start_ts, answer)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._limits.commit_retry_s)
         self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=tries, last=answer.detail))
@@ -303,7 +301,9 @@ class Writer:
             self.suspended.set()
 
     def found_failing(self, pump: str, start_ts: int, answer: Answer) -> None:
-        self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
+        """Log that a pump refuses a write. All writes to the pump share its outage."""
+        outage = self._outages.setdefault(pump, Outage(log, "writes to a pump fail", "writes to a pump succeed again"))
+        outage.failed(pump=pump, start_ts=start_ts, detail=answer.detail)
 
     def falls_back(self) -> None:
         """Note that no pump is available, or none accepted a prewrite in time: all online pumps are tried now."""
@@ -314,10 +314,6 @@ class Writer:
         """Reset the pump's connection if it was made before `before_s` (monotonic clock)."""
         if pump in self._connections:
             self._connections[pump].renew(before_s)
-
-    def _refusals(self, pump: str) -> Outage:
-        """Return the outage log of a pump that refuses writes. All writes to the pump share it."""
-        return self._outages.setdefault(pump, Outage(log, "writes to a pump fail", "writes to a pump succeed again"))
 
     async def probe(self, pump: str) -> Answer:
         """Probe whether the pump accepts prewrites. Any refusal counts as no, whatever its gRPC status (C-05)."""
@@ -348,7 +344,6 @@ class Writer:
                 cluster_id=self._cluster_id,
                 timeout_s=self._limits.write_timeout_s,
                 security=self._security,
-                use_extension=self._use_extension,
             )
         return connection
 

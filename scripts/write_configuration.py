@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from binlog.runtime.reference import reference_markdown
+from binlog.runtime.reference import Flag, Key, default_text, settings, tables_of, variable
+from pydantic import BaseModel
 
 from drainer.arbiter.config import FLAGS as ARBITER_FLAGS
 from drainer.arbiter.config import ArbiterConfig
@@ -20,7 +22,7 @@ from drainer.reparo.config import FLAGS as REPARO_FLAGS
 from drainer.reparo.config import ReparoConfig
 from pump.config import FLAGS as PUMP_FLAGS
 from pump.config import PumpConfig
-from pumpclient.ctl.options import reference
+from pumpclient.ctl.options import COMMANDS, EXIT_CODES, Options
 
 HEAD = """# Configuration
 
@@ -57,6 +59,57 @@ Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` 
 BEGIN, END = "<!-- settings: made by `make docs` -->", "<!-- end of settings -->"
 
 
+def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
+    """Return a table of every setting for docs/configuration.md: key, flag, variable, default, meaning."""
+    by_path: dict[Key, list[Flag]] = {}
+    for flag in flags:
+        if not flag.ignored:
+            by_path.setdefault(flag.path, []).append(flag)
+    rows = ["| key | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+    for path, info in settings(model):
+        found = by_path.get(path, [])
+        key = ".".join(path)
+        tables = tables_of(info.annotation)
+        cells = (
+            f"`[[{key}]]`" if tables else f"`{key}`",
+            ", ".join(f"`-{flag.name}`" for flag in found),
+            ", ".join(f"`{variable(env_prefix, flag.name)}`" for flag in found) if env_prefix else "",
+            _code(default_text(info)),
+            next((flag.help for flag in found if flag.help), info.description or ""),
+        )
+        rows.append(_row(cells))
+        if tables is not None:
+            rows += [
+                _row((f"`{key}.{'.'.join(inner)}`", "", "", _code(default_text(field)), field.description or ""))
+                for inner, field in settings(tables)
+            ]
+    return "\n".join(rows)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text and not text.startswith("(") else text
+
+
+def _row(cells: Sequence[str]) -> str:
+    escaped = (
+        c.replace("|", "\\|") if c.startswith("`") else c.replace("|", "\\|").replace("<", "&lt;") for c in cells
+    )
+    return f"| {' | '.join(escaped)} |"
+
+
+def binlogctl_tables() -> str:
+    """Return the tables of commands, flags and exit codes for docs/configuration.md."""
+    lines = ["| command | what it does |", "|---|---|"]
+    lines += [f"| `{name}` | {text.replace('<', '&lt;')} |" for name, text in COMMANDS.items()]
+    lines += ["", "| flag | default | meaning |", "|---|---|---|"]
+    for (name,), info in settings(Options):
+        default = default_text(info).removesuffix("false")
+        lines.append(f"| `-{name}` | {f'`{default}`' if default else ''} | {info.description} |")
+    lines += ["", "| exit code | meaning |", "|---|---|"]
+    lines += [f"| {code} | {text} |" for code, text in EXIT_CODES.items()]
+    return "\n".join(lines)
+
+
 def page() -> str:
     """Return the complete page."""
     parts = [
@@ -70,7 +123,7 @@ def page() -> str:
         "\n## arbiter\n",
         reference_markdown(ArbiterConfig, ARBITER_FLAGS, env_prefix="BINLOG_SERVER_"),
         CTL,
-        reference(),
+        binlogctl_tables(),
         DEMO,
     ]
     return "\n".join(parts).rstrip() + "\n"

@@ -67,15 +67,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """For `-n auto`: two processes for each core, for half of the time of most tests is waiting for servers. Those
-    that are marked slow run several programs each, and a TiDB: one process more than cores. A process with its servers
-    takes 2 GiB at times."""
+    """For `-n auto`: two processes for each core, for half of the time of most tests is waiting for servers. A process
+    with its servers takes 2 GiB at times."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     cores = len(os.sched_getaffinity(0))
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    wanted = 2 * cores if "not slow" in config.option.markexpr else cores + 1
-    return max(cores, min(wanted, memory_bytes // (2 << 30)))
+    return max(cores, min(2 * cores, memory_bytes // (2 << 30)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,7 +93,7 @@ def _timeout_s(item: pytest.Item) -> float:
 @pytest.fixture(autouse=True)
 def _failures_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test leaves in the register of its process would be the failure that a later test's page shows."""
-    failures = sys.modules.get("drainer.failures")
+    failures = sys.modules.get("drainer.sink.retry")
     if failures is not None:
         monkeypatch.setattr(failures.FAILURES, "_found", {})
 

@@ -22,14 +22,13 @@ from demo.kafka.servers import Broker, Registry, broker, registry
 from demo.processes import DemoError, DrainerProgram, Program, etcd_program, pump_program
 from demo.run import (
     PRODUCTS,
-    all_or_first_failure,
     caught_up,
     emptied,
     interrupt,
     running,
     start_pumps,
     stopped,
-    write,
+    written,
 )
 from demo.screen import Moment
 from demo.shop import SCHEMA, Shop
@@ -168,7 +167,13 @@ async def run(options: Options, screen: KafkaScreen) -> bool:
                 stream.printer.start()
             for stream in chain.streams:
                 await asyncio.to_thread(stream.printer.wait_ready, stream.has_printed, "reading")
-            await _written(chain, shop, options, screen)
+            # Without a default, because a message carries a row: rows that are not changed after the ALTER would not
+            # show it.
+            interruptions = interrupt(chain.pumps[0], shop, options, screen.say, note=None)
+            with screen.running(options.seconds):
+                watching = partial(watch, chain, shop, options, screen)
+                waits = [("catching up", partial(_caught_up, chain)), ("reading to the end", partial(printed, chain))]
+                await written(shop, options, watching, interruptions, waits)
         await asyncio.gather(*(stopped(stream.drainer) for stream in chain.streams))
         screen.say("the drainers have stopped; reading everything back, as a read-committed consumer")
         reading = (asyncio.to_thread(read_back, chain, one.feed, screen.say) for one in chain.streams)
@@ -184,30 +189,6 @@ async def run(options: Options, screen: KafkaScreen) -> bool:
 
 async def _caught_up(chain: Chain, commit_ts: int) -> None:
     await asyncio.gather(*(caught_up(stream.drainer, commit_ts) for stream in chain.streams))
-
-
-async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen) -> None:
-    """Let the shop write, and wait until everything has arrived."""
-    phase = "writing"
-    with screen.running(options.seconds):
-        watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
-        # Without a default, because a message carries a row: rows that are not changed after the ALTER would not show
-        # it.
-        story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say, note=None))
-        try:
-            until = time.monotonic() + options.seconds
-            writing = write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
-            work = asyncio.create_task(writing)
-            await all_or_first_failure(watcher, work, story)
-            phase = "catching up"
-            await all_or_first_failure(watcher, asyncio.create_task(_caught_up(chain, shop.counts.last_commit_ts)))
-            phase = "reading to the end"
-            await all_or_first_failure(watcher, asyncio.create_task(printed(chain, shop.counts.last_commit_ts)))
-        finally:
-            for task in (watcher, story):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, DemoError):
-                    await task
 
 
 def read_back(chain: Chain, feed: Feed, say: Callable[[str], None]) -> bool:

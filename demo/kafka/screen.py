@@ -13,7 +13,7 @@ from rich.text import Text
 
 from demo.compare import Comparison
 from demo.kafka.events import EventsSeen
-from demo.screen import Moment, Screen
+from demo.screen import Moment, Screen, lag_told, pumps_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class KafkaScreen(Screen):
         self.draw(moment, Group(grid, *parts))
 
     def _feed(self, feed: FeedMoment) -> list[Table | Text]:
-        title = Text(f"\n{feed.title}, lag {_lag(feed.lag_s)}", style="bold")
+        title = Text(f"\n{feed.title}, lag {lag_told(feed.lag_s)}", style="bold")
         table = Table()
         for name in ("topic", "partitions", "row events", "a second", "DDLs"):
             table.add_column(name, justify="left" if name == "topic" else "right")
@@ -75,23 +75,13 @@ def feed_told(feed: FeedMoment) -> str:
     rows, rate = sum(topic.rows for topic in topics), sum(topic.rate for topic in topics)
     return (
         f"{feed.name}: {rows:,} row events in {len(topics)} topic{'s' * (len(topics) != 1)}, {rate:,.0f} a second, "
-        f"lag {_lag(feed.lag_s)}"
+        f"lag {lag_told(feed.lag_s)}"
     )
 
 
 def topics_told(seen: EventsSeen) -> str:
     """Format every topic with its rows, and with the DDLs that were written to each of its partitions."""
     return ", ".join(f"{name} {topic.rows:,}" for name, topic in sorted(seen.topics.items())) or "nothing"
-
-
-def pumps_told(moment: Moment) -> str:
-    return "  ".join(
-        f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
-    )
-
-
-def _lag(lag_s: float | None) -> str:
-    return "-" if lag_s is None else f"{lag_s:.1f} s"
 
 
 def _short(text: str, length: int) -> str:

@@ -21,7 +21,6 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, only
 from drainer.apply.fold_order import PackedView, ReadOrder
-from drainer.apply.in_driver import BlockingSchemaProvider
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Decisions, Progress, Stopped
@@ -29,6 +28,7 @@ from drainer.apply.segments import segments_for
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together
 from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
+from drainer.schema.provider import LoopSchemaProvider
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, DestinationDown
@@ -55,7 +55,7 @@ class BatchRefused(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How a distributed batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number
-    of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots_max); `digest`: digest
+    of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots); `digest`: digest
     of the filters, which choose the rows; `whole`: only complete transactions can be seen (rule 33)."""
 
     slots: int
@@ -72,7 +72,7 @@ class DistributedBatches:
     def __init__(
         self,
         destination: AnySink,
-        provider: BlockingSchemaProvider,
+        provider: LoopSchemaProvider,
         progress: Progress,
         cut: Cut,
         intent: Intent | None,
@@ -93,18 +93,15 @@ class DistributedBatches:
         self._provider = provider
         self._progress = progress
         self._cut = cut
-        self._slots = self._segments.slots or self._at_most(cut.slots)
+        self._slots = self._segments.slots(cut.slots)
         self.open_intent = intent
         self.driver_until = 0
         self._packed: tuple[SchemaView, PackedView] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
-        if not self._cut.slots and self._segments.slots is None:
-            self._slots = self._at_most(min(2 * tasks, SLOTS_MAX))
-
-    def _at_most(self, slots: int) -> int:
-        return min(slots, self._segments.slots_max or slots)
+        if not self._cut.slots:
+            self._slots = self._segments.slots(min(2 * tasks, SLOTS_MAX))
 
     def fold_order(self, plan: PlannedBatch) -> ReadOrder | None:
         """How the tasks that read a distributed batch fold it. None if the batch must be readable twice: it may have to

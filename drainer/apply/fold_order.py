@@ -1,5 +1,7 @@
-"""How reading tasks decode rows and divide them into slots; picklable values for executors. A sink needs net rows
+"""How tasks process a part of a distributed batch, and a slot: picklable values for executors. A sink needs net rows
 (FoldOrder) or every change (ChangesOrder).
+
+A task takes the decoder that its worker keeps for `view.token`, and gives it to the other methods.
 """
 
 from __future__ import annotations
@@ -8,14 +10,14 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
-from drainer.order.slot import GROUPS_VERSION, HASH_VERSION
+from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import Segment, Slotting
+from drainer.sink.base import Slotting
 
 if TYPE_CHECKING:
     from drainer.changes.segment import SegmentCutter, SegmentDecoder
@@ -39,53 +41,6 @@ class PackedView:
         return found
 
 
-class PartBuilder(Protocol):
-    """Collects the binlogs of one part of a batch."""
-
-    def add_all(self, payloads: Iterable[bytes]) -> None: ...
-
-    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
-        """`size`: bytes of the payloads together."""
-        ...
-
-    @property
-    def left_out(self) -> int:
-        """How many of the added binlogs loopback-control leaves out."""
-        ...
-
-
-class ReadOrder(Protocol):
-    """How tasks process a part of a distributed batch, and a slot. Picklable. A task takes the decoder that its worker
-    keeps for `view.token`, and gives it to the other methods."""
-
-    @property
-    def view(self) -> PackedView: ...
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def cut_version(self) -> int:
-        """The version of the assignment of changes to slots (rule 16)."""
-        ...
-
-    def decoder(self) -> Any: ...
-
-    def builder(self, decoder: Any) -> PartBuilder: ...
-
-    def cut(self, builder: Any) -> dict[int, bytes]:
-        """The blobs of the added binlogs by slot, for slots that have rows. Raises as decoding."""
-        ...
-
-    def merge(self, decoder: Callable[[], Any], blobs: Iterable[bytes], after_ts: int, until_ts: int) -> Segment:
-        """Return one slot's segment, from the blobs of all parts."""
-        ...
-
-    def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
-        """Return the commit_ts of the last change of a key in a slot's blobs; 0: not known."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
     """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `whole`: when
@@ -99,6 +54,7 @@ class FoldOrder:
 
     @property
     def cut_version(self) -> int:
+        """The version of the assignment of changes to slots (rule 16)."""
         return GROUPS_VERSION if self.whole else HASH_VERSION
 
     def decoder(self) -> SegmentDecoder:
@@ -111,30 +67,21 @@ class FoldOrder:
 
         return SegmentCutter(decoder)
 
-    def cut(self, builder: SegmentCutter) -> dict[int, bytes]:
-        return builder.cut(self.slots)
-
-    def groups(self, blobs: Iterable[bytes]) -> bytes:
-        """Assign the groups of transactions to slots, from all blobs of LINKS_SLOT. Empty: the slots need not be
-        divided again."""
-        from drainer.changes.slots import groups_of
-
-        return groups_of(blobs, self.slots)
-
-    def divide(self, blobs: Iterable[bytes], groups: bytes) -> dict[int, bytes]:
-        """Divide one slot's blobs of all parts again."""
-        from drainer.changes.slots import divide
-
-        return divide(blobs, self.slots, groups)
+    def cut(self, builder: Any) -> dict[int, bytes]:
+        """The blobs of the added binlogs by slot, for slots that have rows. Raises as decoding."""
+        found: dict[int, bytes] = builder.cut(self.slots)
+        return found
 
     def merge(
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
     ) -> SegmentWork:
+        """Return one slot's segment, from the blobs of all parts."""
         from drainer.changes.slots import merge_slot
 
         return merge_slot(blobs, self.format, after_ts, until_ts)
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
+        """Return the commit_ts of the last change of a key in a slot's blobs; 0: not known."""
         from drainer.changes.slots import last_change
 
         return last_change(blobs, table_id, identity)
@@ -162,8 +109,9 @@ class ChangesOrder:
     def builder(self, decoder: StreamDecoder) -> StreamCutter:
         return decoder.cutter(self.slots, self.slotting.slots_of)
 
-    def cut(self, builder: StreamCutter) -> dict[int, bytes]:
-        return builder.cut()
+    def cut(self, builder: Any) -> dict[int, bytes]:
+        found: dict[int, bytes] = builder.cut()
+        return found
 
     def merge(
         self, decoder: Callable[[], StreamDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
@@ -174,3 +122,6 @@ class ChangesOrder:
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         return 0
+
+
+ReadOrder: TypeAlias = FoldOrder | ChangesOrder

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
 
 from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
@@ -20,14 +19,13 @@ from drainer.apply.large_transaction import Section, sections, small_payloads, w
 from drainer.apply.progress import Decisions, Progress, Refused, Wait
 from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, ServedBinlog, read_batch
-from drainer.batch.work import Pieces
+from drainer.batch.work import Pieces, SegmentWork, shown_keys
 from drainer.pumps.watermark import Counted, check
 from drainer.row.loopback import LoopbackFilter
-from drainer.row.transaction import rows, scan
-from drainer.row.transaction_pieces import pieces
+from drainer.row.transaction import pieces, rows, scan
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
+from drainer.schema.provider import LoopSchemaProvider
 from drainer.schema.segmenter import walk
-from drainer.schema.state import Schema
 from drainer.schema.steps import Advance, Ddl, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Segment, advance_s
@@ -62,24 +60,6 @@ def counted(binlog: ServedBinlog, view: SchemaView, piece_bytes_max: int) -> dic
     return found
 
 
-class BlockingSchemaProvider(Protocol):
-    """The schema provider as a synchronous caller sees it (drainer.schema.provider.SchemaProvider)."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def complete(self) -> bool: ...
-
-    def prepare(self, batch: Batch) -> None: ...
-
-    def missing(self, error: JobUnknown) -> bool: ...
-
-    def resolve_column(self, error: UnknownColumn) -> bool: ...
-
-    def verify(self, error: TableUnverified) -> bool: ...
-
-
 def _check_arrived(plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
     """Rule 22: raises RangeDiffers if a pump delivered more or fewer binlogs than planned."""
     found: dict[str, list[int]] = {}
@@ -101,7 +81,7 @@ class InDriver:
     def __init__(
         self,
         destination: AnySink,
-        provider: BlockingSchemaProvider,
+        provider: LoopSchemaProvider,
         progress: Progress,
         stop: threading.Event,
         *,
@@ -243,7 +223,7 @@ class InDriver:
         one: the error then names the transaction, and everything before it has been applied (rule 21)."""
         builder = decoder.builder()
         builder.add_all(small_payloads(section.binlogs))
-        work = builder.finish(section.after_ts, section.until_ts)
+        work: Segment = builder.finish(section.after_ts, section.until_ts)
         if not work.change_count and self._may_run_ahead(decoder.view):
             self._is_ahead = True
             self._progress.position_ts = section.until_ts
@@ -260,9 +240,8 @@ class InDriver:
                 return
             loopback = LoopbackFilter(decoder.view.marks)
             first = next(one for one in section.binlogs if not loopback.is_marked(one.payload))
-            error.name_transaction(
-                first.commit_ts, first.start_ts, self._segments.shown_keys(work, error.schema, error.table)
-            )
+            keys = shown_keys(work, error.schema, error.table) if isinstance(work, SegmentWork) else ""
+            error.name_transaction(first.commit_ts, first.start_ts, keys)
             raise
         self._applied(section, work.change_count)
         self._progress.left_out += builder.left_out

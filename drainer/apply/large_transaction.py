@@ -3,7 +3,7 @@
     pump ─ parts ─► spool (a file) ─► pieces: binlogs of a few MiB ─► fold ─┐
                                                    begin, fence ─► piece, piece, … ─► commit
 
-The transaction is never held as one value; drainer.row.transaction_pieces explains why the pieces may be applied one
+The transaction is never held as one value; drainer.row.transaction explains why the pieces may be applied one
 after another. If anything fails in between, the destination rolls back, and the transaction is applied from the start
 again.
 """
@@ -27,7 +27,7 @@ from drainer.apply.segments import RowDecoder
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
-from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces
+from drainer.row.transaction import PIECE_BYTES_MAX, pieces
 from drainer.schema.steps import Rows
 from drainer.sink.base import Segment
 

@@ -217,14 +217,7 @@ class Batches:
 
     def _flush(self, ts: int) -> None:
         position = replace(self._next, ts=ts, status=RUNNING)
-        try:
-            self._apply(self._held, position.text(), None)
-        except DestinationDown:
-            raise
-        except DestinationError as error:
-            commit_ts = getattr(error, "commit_ts", self._next.newest)
-            raise ArbiterError(f"up to {self._place}, commit_ts {commit_ts}: {error}") from error
-        self.position = self._next = position
+        self._move(position, self._held, None)
         self.counts["Txn"] += self._transactions
         self.counts.update(event.change.capitalize() for one in self._held for event in one.events)
         self._held = []
@@ -236,11 +229,17 @@ class Batches:
             self._next = position
             return
         may_exist = self._may_exist or offset < self._next.again_below
+        self._move(position, (), replayed(event, may_exist=may_exist, where=self._place))
+        self.counts["DDL"] += 1
+
+    def _move(self, position: Position, transactions: Sequence[Replayed], ddl: ReplayedDdl | None) -> None:
+        """Apply, and stand there then. Raises ArbiterError that names the place, as a DDL's error does itself."""
         try:
-            self._apply((), position.text(), replayed(event, may_exist=may_exist, where=self._place))
+            self._apply(transactions, position.text(), ddl)
         except DestinationDown:
             raise
         except DestinationError as error:
-            raise ArbiterError(str(error)) from error
+            commit_ts = getattr(error, "commit_ts", self._next.newest)
+            place = "" if ddl is not None else f"up to {self._place}, commit_ts {commit_ts}: "
+            raise ArbiterError(f"{place}{error}") from error
         self.position = self._next = position
-        self.counts["DDL"] += 1

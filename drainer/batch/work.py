@@ -1,4 +1,5 @@
-"""The values that travel between decoding, ordering and a destination. No rules live here.
+"""The values that decoding, ordering and destinations exchange; for a table that upserts, the row that a change
+removes and the row that it writes. Pure.
 
 A *row* is written in the form its destination reads fastest: for the MySQL family one `bytes` with the text
 of a VALUES tuple, `(1,'a',NULL)`; for SQLite a `tuple` of Python values. A *key* is the same for the fold
@@ -34,6 +35,7 @@ class Match(IntEnum):
     BINARY_TEXT = 1  # strings: byte for byte, whatever the collation
     EXACT_FLOAT = 2
     JSON = 3  # compared as text after the destination's own normalisation
+    ANY = 4  # not compared: a column that only other parts of a merged table have
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,9 @@ class TableShape:
     """What a statement needs to know about one table of the destination.
 
     `columns`: names in the order of every row; `key`: column indexes of the fold key, empty when the table has
-    none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique keys beside the
-    fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`; `collations`: parallel to
-    `columns`, upstream's collation of a string (`binary` for bytes), '' for other types; `upserts`: the table's writers
+    none that may fold (rule 9); `secondary_unique`: names of the unique keys beside the fold key, whose evictions must
+    be checked (rule 12); `match`: parallel to `columns`; `collations`: parallel to `columns`, upstream's collation of
+    a string (`binary` for bytes), '' for other types; `upserts`: the table's writers
     do not check for existing rows, so a written row replaces every row that has one of its unique values, and a row to
     delete may be missing (rule 21); `row_key`: for such a table whose changes stay in order, the columns by which a row
     is deleted (empty: all); `unique`: for such a table, the column indexes of every unique key. `fractions`: parallel
@@ -56,7 +58,6 @@ class TableShape:
     table: str
     columns: tuple[str, ...]
     key: tuple[int, ...]
-    why_ordered: str
     secondary_unique: tuple[str, ...]
     match: tuple[Match, ...]
     collations: tuple[str, ...] = ()
@@ -145,11 +146,13 @@ class SegmentWork:
 class Pieces(Generic[S_co]):
     """The work of (after_ts, until_ts] if it is too large for one value: pieces that are applied one after another in
     one transaction. Every call of `works` returns the same pieces again, because a transaction may have to be repeated,
-    and a sink may have to read all pieces before it writes the first. It may raise."""
+    and a sink may have to read all pieces before it writes the first. It may raise. `loaded`: the table's id and the
+    number of the range whose load this is: the transaction records it, and writes nothing if it is recorded already."""
 
     after_ts: int
     until_ts: int
     works: Callable[[], Iterable[S_co]]
+    loaded: tuple[int, int] | None = None
 
 
 # Abbreviated rows and keys for error texts. Pure.
@@ -184,3 +187,31 @@ def shown_row(row: object) -> str:
     else:
         text = row.decode(errors="replace") if isinstance(row, bytes) else str(row)
     return text if len(text) <= _KEY_CHARS_MAX else text[:_KEY_CHARS_MAX] + "…"
+
+
+# Tables that upsert and are applied in order: the row that each change removes, and the one it writes (rule 21). A
+# row to remove may be missing, which is no error.
+
+
+class Upsert(NamedTuple):
+    """First the row `gone` is deleted, if it exists, then `put` replaces every row that shares a unique key with it.
+    Either may be None."""
+
+    gone: Literals | None
+    put: Literals | None
+
+
+def upsert(change: KeyChange) -> Upsert:
+    """A row that keeps its key is replaced by the new row, so that many fit into one statement."""
+    if change.kind is Kind.INSERT:
+        return Upsert(None, change.new)
+    if change.kind is Kind.DELETE:
+        return Upsert(change.old, None)
+    old, new, key = change.old or (), change.new or (), change.shape.row_key
+    stays = bool(key) and all(old[at] == new[at] for at in key)
+    return Upsert(None if stays else change.old, change.new)
+
+
+def replaces(shape: TableShape) -> bool:
+    """Whether a new row may replace others; without a unique key it is written with INSERT."""
+    return bool(shape.unique or shape.secondary_unique)

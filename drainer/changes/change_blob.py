@@ -21,9 +21,9 @@ import pyarrow as pa
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes
 from drainer.changes.scan import Rows
+from drainer.changes.slot_blob import BlobError
 from drainer.changes.stream_blob import Pieces, ipc_batches, pack_streams, unpack_streams
 from drainer.changes.vector import Ints, Words
-from drainer.order.blob_pieces import BlobError
 from drainer.row.codec import Codec
 
 CHANGES_BLOB: Final = 34  # slots.py counts from 16

@@ -184,14 +184,10 @@ def by_rules(changes: Changes) -> Iterator[Changes]:
     if rules is None:
         yield changes
         return
-    was, now = (
-        rules.chosen(image, len(changes)).to_numpy(zero_copy_only=False) for image in (changes.old, changes.new)
-    )
-    for kind, chosen in ((Kind.INSERT, now & ~was), (Kind.UPDATE, now & was), (Kind.DELETE, was & ~now)):
-        if chosen.any():
-            of = changes if chosen.all() else changes.take(chosen)
-            old = None if kind is Kind.INSERT else rules.masked(of.old)
-            yield replace(of, kind=kind, old=old, new=None if kind is Kind.DELETE else rules.masked(of.new))
+    for kind, chosen in rules.kinds(changes.old, changes.new, len(changes)):
+        of = changes if chosen.all() else changes.take(chosen)
+        old = None if kind is Kind.INSERT else rules.masked(of.old)
+        yield replace(of, kind=kind, old=old, new=None if kind is Kind.DELETE else rules.masked(of.new))
 
 
 def in_step(

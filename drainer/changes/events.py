@@ -86,7 +86,7 @@ def _images(changes: Changes, columns: Columns | None, format_: Format) -> Any:
     """Return the keys of one image of the changes as the destination matches them."""
     assert columns is not None
     key = changes.codec.layout.key
-    return format_.packed_keys([changes.column_types[at] for at in key.columns], [columns[at] for at in key.columns])
+    return format_.packed_rows([changes.column_types[at] for at in key.columns], [columns[at] for at in key.columns])
 
 
 def _packed(changes: Changes, chosen: Ints, format_: Format) -> Any:
@@ -138,7 +138,7 @@ class KeyEventCollector:
         if write is None:
             write = self._writers[codec] = self.format.key_writer([codec.column_types[at] for at in key])
         try:
-            return self.format.pack_key(write([cells[at] for at in key]))
+            return self.format.pack(write([cells[at] for at in key]))
         except DecodeError as error:
             codec.fail(error, row.commit_ts)
 

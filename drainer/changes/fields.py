@@ -54,9 +54,9 @@ def reader_of(kind: FieldType, type_class: TypeClass) -> Reader | None:
     if type_class is TypeClass.FLOAT:
         return Reader(flag, _float, _numbers(np.dtype(np.float64), pa.float64()))
     if type_class in (TypeClass.TEXT, TypeClass.BYTES):
-        return Reader(flag, _compact_bytes, _spans)
+        return Reader(flag, _compact_bytes, spans)
     if type_class is TypeClass.JSON:
-        return Reader(flag, _json, _spans)
+        return Reader(flag, _json, spans)
     if is_signed(kind, type_class):
         return Reader(flag, _signed, _numbers(np.dtype(np.int64), decoded_type(kind, type_class)))
     most = {TypeClass.SET: len(kind.elems), TypeClass.BIT: max(kind.flen, 1)}.get(type_class, 64)
@@ -128,7 +128,7 @@ def _json(buffer: Buffer, at: Ints) -> tuple[Raw, Ints]:
     return (at, stop), stop - at
 
 
-def _spans(buffer: Buffer, raw: Raw, null: Mask) -> Any:
+def spans(buffer: Buffer, raw: Raw, null: Mask) -> Any:
     """Return slices of the buffer. Offsets must ascend. The begins and ends alternate in one array of offsets; every
     second element is a slice.
     """

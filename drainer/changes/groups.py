@@ -29,9 +29,9 @@ from drainer.changes.decode import Changes
 from drainer.changes.key import identities
 from drainer.changes.net import KeyEvents
 from drainer.changes.net_rows import tables_of
+from drainer.changes.slot_blob import table_seed
 from drainer.changes.vector import Ints
 from drainer.ddl.constraints import foreign_keys
-from drainer.order.slot import table_seed
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow
 from drainer.row.key import FoldKey, comparison, identity, key_function

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from binlog.tidb.json import Code, decode_text, float_text, quote
 
 from drainer.changes.json_shape import Container, Leaf, Node, shape_of, text_parts
+from drainer.changes.vector import Ints, Mask
 
 # Read documents of one shape (json_shape.py) together: one step for each part of the shape, not for each document.
 #
@@ -22,8 +23,6 @@ from drainer.changes.json_shape import Container, Leaf, Node, shape_of, text_par
 # are still read; their positions are then meaningless but are kept inside the buffer. Such documents are left out at
 # the end.
 Octets = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _WORD: Final = 8
 _NUMBERS: Final = {Leaf.INT64: "<i8", Leaf.UINT64: "<u8", Leaf.FLOAT64: "<f8"}
@@ -62,7 +61,7 @@ class Reading:
         if not alike.all():
             rows, heads = rows[alike], heads[alike]
         self._at: Ints = documents.begins[rows] + 1
-        self._alike: Flags = np.ones(len(rows), np.bool_)
+        self._alike: Mask = np.ones(len(rows), np.bool_)
         self._container(shape, heads)
         # A position never decreases, so one at or before the document's end was never outside the document.
         self._alike &= self._at == documents.ends[rows]
@@ -130,7 +129,7 @@ class Reading:
         self._at = begins + lengths
 
 
-def _same(heads: Octets, shape: Container) -> Flags:
+def _same(heads: Octets, shape: Container) -> Mask:
     """Return which heads have the bytes that are fixed in the shape."""
     width = heads.shape[1]
     expected, compared = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
@@ -140,7 +139,7 @@ def _same(heads: Octets, shape: Container) -> Flags:
     differing = np.zeros(len(heads), np.uint64)
     for number, (word, mask) in enumerate(zip(expected.view(np.uint64), compared.view(np.uint64), strict=True)):
         differing |= (words[:, number] ^ word) & mask
-    found: Flags = differing == 0
+    found: Mask = differing == 0
     return found
 
 

@@ -26,7 +26,7 @@ def identities(key: FoldKey, column_types: Sequence[ColumnType], columns: Sequen
     """Return row.key.identity of each row's key, a binary array. `columns`: those of all targets; the key's columns
     must be present and without NULLs."""
     parts = zip(key.columns, key.same, strict=True)
-    return _joined([_compared(column_types[at], columns[at], same) for at, same in parts])
+    return _joined([_compared(column_types[at], columns[at], same) for at, same in parts if same is not Same.CONSTANT])
 
 
 def _joined(columns: Sequence[Any]) -> Any:

@@ -88,7 +88,7 @@ class States:
         )
 
 
-# nulls, because an array of Python values would load pandas (drainer.spark.startup.late_pandas).
+# nulls, because an array of Python values would load pandas (drainer.spark.startup.worker_imports).
 NO_STATES: Final = States(
     np.zeros(0, np.int64),
     pa.nulls(0, pa.binary()),

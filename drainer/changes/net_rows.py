@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import eq
 from typing import Any, overload
 
 import numpy as np
@@ -84,7 +85,7 @@ class NetColumns(Sequence[NetRow]):
         return self._end - self._begin
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -122,7 +123,7 @@ class NetColumns(Sequence[NetRow]):
 
     def _keys(self, images: Sequence[bytes]) -> tuple[Key, ...]:
         """Return keys from packed images, in an order that depends on nothing but the images."""
-        return tuple(sorted(map(self._format.unpack_key, images), key=repr))
+        return tuple(sorted(map(self._format.unpack, images), key=repr))
 
     def live(self) -> Tuples:
         """The texts of the rows that are alive, for a destination of the MySQL family. A dead row has length 0, so the
@@ -150,10 +151,6 @@ class NetColumns(Sequence[NetRow]):
         texts = self._rows.slice(self._begin, len(self))
         offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
         return np.maximum(np.diff(offsets.astype(np.int64)) - _COMMA, 0)
-
-
-def _same(one: object, other: object) -> bool:
-    return one == other
 
 
 def tables_of(table: Ints) -> Iterator[tuple[int, int, int]]:

@@ -7,16 +7,15 @@ all others, and their rows are appended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
-from binlog import envelope
 from binlog.tidb import mutation
 
 from drainer.batch.work import Kind
 from drainer.changes.vector import Buffer, Ints, Mask, Words, packed_groups
-from drainer.row.transaction import DELETED, INSERTED, UPDATED, may_repeat, prewrite_of, rows, scan
 from drainer.row.transaction import Scanned as Found
+from drainer.row.transaction import may_repeat, prewrite_of, rows, scan
 
 _U64 = np.uint64
 _LOW7 = _U64(0x7F7F7F7F7F7F7F7F)
@@ -26,7 +25,7 @@ _TAIL = 0x00400038  # no DDL job: the end of a binlog of rows
 # Padding after a row. No column begins with these bytes, so a row that lacks its last columns is recognized.
 _BETWEEN = b"\xff"
 # A row's tag, the `sequence` field of a single row, and the tag of its kind.
-_SINGLES = ((INSERTED, 0x0038, Kind.INSERT), (UPDATED, 0x0138, Kind.UPDATE), (DELETED, 0x0438, Kind.DELETE))
+_SINGLES = ((0x12, 0x0038, Kind.INSERT), (0x1A, 0x0138, Kind.UPDATE), (0x32, 0x0438, Kind.DELETE))
 _KINDS = {mutation.INSERT: int(Kind.INSERT), mutation.UPDATE: int(Kind.UPDATE), mutation.DELETE: int(Kind.DELETE)}
 
 
@@ -53,23 +52,14 @@ class Rows:
 
     def take(self, chosen: Ints | Mask) -> Rows:
         """Return the chosen rows; `chosen` must ascend."""
-        return Rows(
-            self.buffer,
-            self.commit_ts[chosen],
-            self.start_ts[chosen],
-            self.sequence[chosen],
-            self.version[chosen],
-            self.table_id[chosen],
-            self.kind[chosen],
-            self.begin[chosen],
-            self.end[chosen],
-            self.order[chosen],
-            self.binlog[chosen],
-        )
+        return Rows(self.buffer, *(getattr(self, name)[chosen] for name in _PER_ROW))
 
     def row(self, number: int) -> bytes:
         """Return one row's bytes."""
         return self.buffer.data[self.begin[number] : self.end[number]]
+
+
+_PER_ROW = tuple(field.name for field in fields(Rows) if field.name != "buffer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +202,14 @@ class _Several:
     def add(self, number: int, payload: bytes, single: _Singles) -> None:
         if single.whole[number]:
             base = int(single.base[number])
-            commit_ts = int(single.commit_ts[number])
             at, end = int(single.value_at[number]) - base, int(single.value_end[number]) - base
-            found: Found = (commit_ts, payload, 0, 0, 0, at, end)
-            self.timestamps[number] = commit_ts, int(single.start_ts[number])
+            found = Found(int(single.commit_ts[number]), int(single.start_ts[number]), payload, at, end)
         else:
             found = scan(payload)
-            self.timestamps[number] = found[0], envelope.scan(payload).start_ts
-        if found[2] or found[5] == found[6]:
-            self._one_by_one(number, found)
+        self.timestamps[number] = found.commit_ts, found.start_ts
+        if found.at == found.end:
             return
-        prewrite = prewrite_of(found[0], payload[found[5] : found[6]])
+        prewrite = prewrite_of(found)
         if any(map(may_repeat, prewrite.mutations)):
             self._one_by_one(number, found)
             return

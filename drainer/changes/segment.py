@@ -7,7 +7,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,16 +15,15 @@ import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
 
-from drainer.batch.work import KeyChange, Kind, Literals, Ordered, SegmentWork, TableShape
+from drainer.batch.work import KeyChange, Kind, Literals, SegmentWork, TableShape
+from drainer.changes import collector_paused
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.events import KeyEventCollector, events_of
-from drainer.changes.groups import KeysOfTables, LinkCollector, Links, linked
-from drainer.changes.net import KeyEvents, States, fold, merge
-from drainer.changes.net_rows import folded_of
+from drainer.changes.groups import KeysOfTables, LinkCollector
+from drainer.changes.net import KeyEvents, States, fold
 from drainer.changes.scan import Rows, Scanned, scan_all
-from drainer.changes.slots import OrderedChanges, Whole, pack
+from drainer.changes.slots import FoldedPart, OrderedChanges, pack
 from drainer.changes.vector import Mask
-from drainer.order import collector_paused
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder
 from drainer.row.format import Format, check_row, written_literals
@@ -57,6 +56,19 @@ class SegmentDecoder:
         self.columns = ColumnDecoder(view, decoder=self.rows)
         self.columns_rows_min = columns_rows_min
         self.keys = KeysOfTables(view) if whole else None
+
+    def builder(self) -> SegmentBuilder:
+        return SegmentBuilder(self)
+
+    def transaction(self) -> Callable[[bytes, int, int], SegmentWork]:
+        """Return a function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its work."""
+
+        def piece(payload: bytes, after_ts: int, until_ts: int) -> SegmentWork:
+            builder = self.builder()
+            builder.add_all([payload])
+            return builder.finish(after_ts, until_ts)
+
+        return piece
 
     def raise_first(self, payloads: Iterable[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
@@ -94,9 +106,7 @@ class SegmentBuilder(PayloadCollector):
             self._decoder.raise_first(self._payloads, error)  # the first bad row of all shares
             raise
         commits = len(np.unique(np.concatenate(commit_ts)))
-        folded = folded_of(fold.shapes, merge(fold.states), self._decoder.format)
-        changes = tuple([change for _, change in sorted(fold.ordered.items())])
-        return SegmentWork(after_ts, until_ts, folded, Ordered(changes), fold.change_count, fold.source_bytes, commits)
+        return fold.work(self._decoder.format, after_ts, until_ts, commits)
 
 
 class SegmentCutter(PayloadCollector):
@@ -139,9 +149,7 @@ class SegmentCutter(PayloadCollector):
         """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `SegmentBuilder.finish`."""
         for payloads in _shares(self._payloads):
             self._add(self._scan(payloads), payloads)
-        fold = self._fold
-        whole = Whole(fold.common, linked(fold.links))
-        return pack(fold.shapes, merge(fold.states), fold.ordered, slots, fold.change_count, fold.source_bytes, whole)
+        return pack(self._fold, slots)
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:
@@ -158,20 +166,12 @@ class SegmentCutter(PayloadCollector):
             raise
 
 
-class _Fold:
-    """The folded binlogs of a part. `shapes`: by table id; `change_count`, `source_bytes`: see SegmentWork; `common`,
-    `links`: see groups.py. Of a transaction that was added twice, the changes are there once; in the counts it may be
-    there twice."""
+class _Fold(FoldedPart):
+    """The folded binlogs of a part."""
 
     def __init__(self, decoder: SegmentDecoder) -> None:
+        super().__init__()
         self._decoder = decoder
-        self.shapes: dict[int, TableShape] = {}
-        self.states: list[States] = []
-        self.ordered: OrderedChanges = {}
-        self.change_count = 0
-        self.source_bytes = 0
-        self.common: dict[int, int] = {}
-        self.links: list[Links] = []
 
     def add(self, scanned: Scanned, payloads: Sequence[bytes]) -> None:
         """Raises DecodeError or SchemaError, not always that of the first bad row."""

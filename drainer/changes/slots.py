@@ -17,7 +17,7 @@ on two pumps is in two parts. Merging keeps the last state of each key and remov
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from struct import Struct
 from typing import Any, Final
@@ -27,12 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
-from drainer.changes.groups import NO_GROUPS, NO_LINKS, Groups, Links, assign_groups, nodes_of, packed, unpacked
+from drainer.changes.groups import NO_GROUPS, Groups, Links, assign_groups, linked, nodes_of, packed, unpacked
 from drainer.changes.net import IMAGES, States, merge
 from drainer.changes.net_rows import folded_of
-from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
-from drainer.order.blob_pieces import BlobError
-from drainer.order.slot import LINKS_SLOT, ORDERED_SLOT
+from drainer.changes.slot_blob import LINKS_SLOT, ORDERED_SLOT, BlobError
+from drainer.changes.stream_blob import ipc_batches, pack_streams, unpack_streams
 from drainer.row.format import Format
 
 BLOB_VERSION: Final = 18
@@ -61,43 +60,47 @@ _SCHEMA: Final = pa.schema(
 OrderedChanges = dict[tuple[int, int, int], KeyChange]
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """What of a part decides about its slots beside the keys of its rows, see groups.py. `common`: table id → node."""
+@dataclass
+class FoldedPart:
+    """What was folded of a part of a batch. `shapes`: by table id; `change_count`, `source_bytes`: see SegmentWork;
+    `common`: table id → node, `links`: see groups.py. Of a transaction that was added twice, the changes are there
+    once; in the counts it may be there twice."""
 
+    shapes: dict[int, TableShape] = field(default_factory=dict)
+    states: list[States] = field(default_factory=list)
+    ordered: OrderedChanges = field(default_factory=dict)
+    change_count: int = 0
+    source_bytes: int = 0
     common: dict[int, int] = field(default_factory=dict)
-    links: Links = NO_LINKS
-    groups: Groups = NO_GROUPS
+    links: list[Links] = field(default_factory=list)
+
+    def work(self, format_: Format, after_ts: int, until_ts: int, commits: int = 1) -> SegmentWork:
+        folded = folded_of(self.shapes, merge(self.states), format_)
+        changes = Ordered(tuple([change for _, change in sorted(self.ordered.items())]))
+        return SegmentWork(after_ts, until_ts, folded, changes, self.change_count, self.source_bytes, commits)
 
 
-def pack(
-    shapes: Mapping[int, TableShape],
-    states: States,
-    ordered: OrderedChanges,
-    slots: int,
-    change_count: int,
-    source_bytes: int,
-    whole: Whole,
-) -> dict[int, bytes]:
-    """Return slot → blob; slots that get nothing have none. `shapes`: by table id, of the states' tables. A table
-    without a node has its ordered changes in ORDERED_SLOT."""
-    slot = whole.groups.slots_of(nodes_of(states.table, states.identity, whole.common), slots)
+def pack(part: FoldedPart, slots: int, groups: Groups = NO_GROUPS) -> dict[int, bytes]:
+    """Return slot → blob; slots that get nothing have none. `groups`: the slots of the nodes that are not alone. A
+    table without a node has its ordered changes in ORDERED_SLOT."""
+    states, links = merge(part.states), linked(part.links)
+    slot = groups.slots_of(nodes_of(states.table, states.identity, part.common), slots)
     found = {number: states.take(np.flatnonzero(slot == number)) for number in np.unique(slot).tolist()}
-    nodes = np.array(list(whole.common.values()), np.int64)
-    slot_of = dict(zip(whole.common, whole.groups.slots_of(nodes, slots).tolist(), strict=True))
+    nodes = np.array(list(part.common.values()), np.int64)
+    slot_of = dict(zip(part.common, groups.slots_of(nodes, slots).tolist(), strict=True))
     in_order: dict[int, OrderedChanges] = {}
-    for key, change in ordered.items():
+    for key, change in part.ordered.items():
         in_order.setdefault(slot_of.get(change.shape.table_id, ORDERED_SLOT), {})[key] = change
     blobs = {}
-    for number in sorted({*found, *in_order, *([LINKS_SLOT] if len(whole.links[0]) else [])}):
+    counts = part.change_count, part.source_bytes
+    for number in sorted({*found, *in_order, *([LINKS_SLOT] if len(links[0]) else [])}):
         mine = found.get(number)
         tables = np.unique(mine.table).tolist() if mine is not None else []
-        links = packed(whole.links) if number == LINKS_SLOT else b""
-        parts = _packed({id_: shapes[id_] for id_ in tables}, in_order.get(number, {}))
-        rest = marshal.dumps((*parts, whole.common, links))
-        streams = [] if mine is None else [ipc_stream(_arrays(mine), _SCHEMA)]
-        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest, streams, change_count, source_bytes)
-        change_count = source_bytes = 0
+        shapes, changes = _packed({id_: part.shapes[id_] for id_ in tables}, in_order.get(number, {}))
+        rest = marshal.dumps((shapes, changes, part.common, packed(links) if number == LINKS_SLOT else b""))
+        streams = [] if mine is None else [ipc_batches(_SCHEMA, [_batch(mine).serialize()])]
+        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest, streams, *counts)
+        counts = 0, 0
     return blobs
 
 
@@ -123,9 +126,10 @@ def _shape_of(packed: tuple[Any, ...]) -> TableShape:
     return TableShape(*found)
 
 
-def _arrays(states: States) -> list[Any]:
+def _batch(states: States) -> Any:
     columns = [getattr(states, name) for name in _SCHEMA.names]
-    return [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
+    arrays = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def _states(stream: memoryview) -> States:
@@ -138,53 +142,45 @@ def _states(stream: memoryview) -> States:
     return States(*(column.to_numpy() if at in numbers else column for at, column in enumerate(columns)))
 
 
-class _Merge:
-    """The contents of a slot's blobs."""
-
-    def __init__(self, blobs: Iterable[bytes]) -> None:
-        """Raises BlobError."""
-        self.shapes: dict[int, TableShape] = {}
-        self.states: list[States] = []
-        self.ordered: OrderedChanges = {}
-        self.change_count = 0
-        self.source_bytes = 0
-        self.common: dict[int, int] = {}
-        self.links: list[Links] = []
-        for blob in blobs:
-            rest, streams, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
-            try:
-                shapes, changes, common, links = marshal.loads(rest)
-                self.common |= common
-                self.links += [unpacked(links)] if links else []
-            except (ValueError, EOFError, TypeError) as error:
-                raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
-            self.shapes |= {shape.table_id: shape for shape in map(_shape_of, shapes)}
-            self.states += streams
-            for table_id, kind, old, new, commit_ts, start_ts, sequence in changes:
-                change = KeyChange(self.shapes[table_id], _KINDS[kind], old, new, commit_ts, sequence)
-                self.ordered[commit_ts, start_ts, sequence] = change
-            self.change_count += change_count
-            self.source_bytes += source_bytes
+def _unpacked_part(blobs: Iterable[bytes]) -> FoldedPart:
+    """Return the contents of a slot's blobs. Raises BlobError."""
+    part = FoldedPart()
+    for blob in blobs:
+        rest, streams, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
+        try:
+            shapes, changes, common, links = marshal.loads(rest)
+            part.common |= common
+            part.links += [unpacked(links)] if links else []
+        except (ValueError, EOFError, TypeError) as error:
+            raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
+        part.shapes |= {shape.table_id: shape for shape in map(_shape_of, shapes)}
+        part.states += streams
+        for table_id, kind, old, new, commit_ts, start_ts, sequence in changes:
+            change = KeyChange(part.shapes[table_id], _KINDS[kind], old, new, commit_ts, sequence)
+            part.ordered[commit_ts, start_ts, sequence] = change
+        part.change_count += change_count
+        part.source_bytes += source_bytes
+    return part
 
 
 def groups_of(blobs: Iterable[bytes], slots: int) -> bytes:
     """Assign the groups of transactions to slots, from all blobs of LINKS_SLOT. Return what `divide` needs, empty if
     each slot has complete groups already. Raises BlobError."""
-    groups = assign_groups(_Merge(blobs).links, slots)
+    groups = assign_groups(_unpacked_part(blobs).links, slots)
     return packed((groups.nodes, groups.slots))
 
 
 def divide(blobs: Iterable[bytes], slots: int, groups: bytes) -> dict[int, bytes]:
     """Divide one slot's blobs of all parts again, by the groups of their transactions. Raises BlobError."""
-    part = _Merge(blobs)
-    states, whole = merge(part.states), Whole(part.common, groups=Groups(*unpacked(groups)))
-    return pack(part.shapes, states, part.ordered, slots, part.change_count, part.source_bytes, whole)
+    part = _unpacked_part(blobs)
+    part.links.clear()  # `groups` was made of them
+    return pack(part, slots, Groups(*unpacked(groups)))
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
     """Return the commit_ts of the last change of a key in the blobs of its slot, 0 if they do not have the key."""
     found = 0
-    for states in _Merge(blobs).states:
+    for states in _unpacked_part(blobs).states:
         same = pc.equal(states.identity, pa.scalar(identity, pa.binary())).to_numpy(zero_copy_only=False)
         found = max(found, int(states.last_ts[same & (states.table == table_id)].max(initial=0)))
     return found
@@ -192,7 +188,4 @@ def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
 
 def merge_slot(blobs: Iterable[bytes], format_: Format, after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
     """Return one slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
-    slot = _Merge(blobs)
-    folded = folded_of(slot.shapes, merge(slot.states), format_)
-    changes = tuple([change for _, change in sorted(slot.ordered.items())])
-    return SegmentWork(after_ts, until_ts, folded, Ordered(changes), slot.change_count, slot.source_bytes)
+    return _unpacked_part(blobs).work(format_, after_ts, until_ts)

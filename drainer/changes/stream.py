@@ -29,8 +29,8 @@ from drainer.changes.change_blob import (
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
+from drainer.changes.slot_blob import BlobError
 from drainer.changes.vector import Buffer, Ints
-from drainer.order.blob_pieces import BlobError
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.loopback import PayloadCollector

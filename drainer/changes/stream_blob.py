@@ -13,17 +13,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from drainer.order.blob_pieces import BlobError
+from drainer.changes.slot_blob import BlobError
 
 _SIZE: Final = Struct("<I")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _Stream = TypeVar("_Stream")
 Pieces: TypeAlias = "Sequence[Any]"  # bytes and Arrow buffers, one after another: a blob copies each once
-
-
-def ipc_stream(arrays: Sequence[Any], schema: Any) -> Pieces:
-    """Return one record batch as an Arrow IPC stream."""
-    return ipc_batches(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema).serialize()])
 
 
 def ipc_batches(schema: Any, batches: Sequence[Any]) -> Pieces:

@@ -2,5 +2,5 @@
 
 table_diff                                  the differences
 dialect, mysql_*                            their SQL for servers of the MySQL family
-lexer, rename_parser                        parsing of SQL text, where TableInfos are not enough
+lexer                                       parsing of SQL text, where TableInfos are not enough
 """

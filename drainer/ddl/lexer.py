@@ -1,4 +1,4 @@
-"""SQL lexer: tokens of a statement, statements of a text, quoted names. Pure.
+"""SQL lexer: tokens of a statement, statements of a text, quoted names; and the names in a RENAME TABLE. Pure.
 
 Comments are recognised as by TiDB's parser:
 
@@ -13,9 +13,11 @@ Code does not nest: the first */ outside quotes and comments ends it, however ma
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from binlog.errors import BinlogError
 
 # Features that TiDB knows in the brackets of /*T![…]. Code for features of a newer TiDB is treated as a comment here.
 FEATURES: Final = frozenset(
@@ -136,3 +138,101 @@ def without_comments(sql: str) -> str:
 def quoted(*names: str) -> str:
     """`a`.`b` with back-quotes doubled."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+class Unexpected(BinlogError):
+    """A statement goes on otherwise than its words before demand."""
+
+    def __init__(self, sql: str, offset: int, wanted: str) -> None:
+        super().__init__(f"character {offset}: {wanted} expected in {sql[:200]!r}")
+        self.offset = offset
+
+
+class Words:
+    """The tokens of a statement, taken one after another. `schema`: of tables that are named without one."""
+
+    def __init__(self, sql: str, schema: str = "", left: Iterable[Token] | None = None) -> None:
+        """`left`: the tokens, if they are only a part of the statement."""
+        self._sql = sql
+        self._schema = schema
+        self.left = list(tokens(sql) if left is None else left)
+
+    def take(self, *values: str) -> bool:
+        """Take the next token if it is one of these words."""
+        if self.left and self.left[0].is_word(*values):
+            self.left.pop(0)
+            return True
+        return False
+
+    def skip(self, *values: str) -> None:
+        while self.take(*values):
+            pass
+
+    def mark(self, value: str) -> bool:
+        """Take the next token if it is this mark."""
+        if self.left and (self.left[0].kind, self.left[0].value) == ("mark", value):
+            self.left.pop(0)
+            return True
+        return False
+
+    def expect(self, *values: str) -> None:
+        """Raises Unexpected."""
+        if not self.take(*values):
+            raise self.unexpected(" or ".join(values))
+
+    def name(self) -> str:
+        """Raises Unexpected."""
+        if not self.left or not self.left[0].is_name:
+            raise self.unexpected("a name")
+        return self.left.pop(0).value
+
+    def table(self) -> tuple[str, str]:
+        """Return schema and name of a table. Raises Unexpected."""
+        first = self.name()
+        return (first, self.name()) if self.mark(".") else (self._schema, first)
+
+    def parts(self) -> list[Words]:
+        """Split at commas outside brackets."""
+        found: list[list[Token]] = [[]]
+        depth = 0
+        for word in self.left:
+            mark = word.value if word.kind == "mark" else ""
+            depth += (mark == "(") - (mark == ")")
+            if mark == "," and not depth:
+                found.append([])
+            else:
+                found[-1].append(word)
+        return [Words(self._sql, self._schema, part) for part in found]
+
+    def unexpected(self, wanted: str) -> Unexpected:
+        return Unexpected(self._sql, self.left[0].start if self.left else len(self._sql), wanted)
+
+
+# RENAME TABLE of several tables is parsed (X-09), because only the text contains the target schemas.
+
+
+@dataclass(frozen=True, slots=True)
+class RenamePair:
+    """One `old TO new`."""
+
+    old_schema: str
+    old: str
+    new_schema: str
+    new: str
+
+
+def rename_pairs(sql: str, schema: str = "") -> tuple[RenamePair, ...]:
+    """The pairs of a RENAME TABLE statement in order. `schema`: that of the session, of tables that are named without
+    one. Raises Unexpected with the offset."""
+    words = Words(sql, schema)
+    words.expect("RENAME")
+    words.expect("TABLE", "TABLES")
+    found: list[RenamePair] = []
+    while not found or words.mark(","):
+        old = words.table()
+        words.expect("TO", "AS")
+        found.append(RenamePair(*old, *words.table()))
+    words.mark(";")
+    if words.left:
+        raise words.unexpected("the end")
+    return tuple(found)

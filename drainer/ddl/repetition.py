@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from itertools import pairwise
 
-from drainer.ddl.lexer import Token, tokens
-from drainer.ddl.rename_parser import RenameUnreadable, rename_pairs
+from drainer.ddl.lexer import Unexpected, Words, rename_pairs, tokens
 from drainer.ddl.table_diff import changed_names
 
 Pairs = list[tuple[str, str]]
@@ -37,29 +35,20 @@ def named_tables(query: str, schema: str, table: str) -> list[tuple[str, str]]:
     `table`: those that the message names, "" if it names none."""
     found = [(schema, table)]
     words = list(tokens(query))
-    if words and words[0].is_word("RENAME"):
-        with contextlib.suppress(RenameUnreadable):
-            for pair in rename_pairs(query):
-                found += [(pair.old_schema or schema, pair.old), (pair.new_schema or schema, pair.new)]
-    for at, (word, behind) in enumerate(pairwise(words)):
-        if word.is_word("WITH") and behind.is_word("TABLE"):
-            found.append(_table_at(words[at + 2 : at + 5], schema))
+    with contextlib.suppress(Unexpected):
+        for pair in rename_pairs(query, schema) if words and words[0].is_word("RENAME") else ():
+            found += [(pair.old_schema, pair.old), (pair.new_schema, pair.new)]
+        for at, (word, behind) in enumerate(pairwise(words)):
+            if word.is_word("WITH") and behind.is_word("TABLE"):
+                found.append(Words(query, schema, words[at + 2 :]).table())
     return [(of, name) for of, name in dict.fromkeys(found) if of and name]
-
-
-def _table_at(words: Sequence[Token], schema: str) -> tuple[str, str]:
-    if len(words) == 3 and words[1].value == ".":
-        return words[0].value, words[2].value
-    return schema, words[0].value if words else ""
 
 
 def _renamed_tables(query: str, schema: str) -> Pairs:
     try:
-        return [
-            (f"{pair.old_schema or schema}.{pair.old}", f"{pair.new_schema or schema}.{pair.new}")
-            for pair in rename_pairs(query)
-        ]
-    except RenameUnreadable:
+        pairs = rename_pairs(query, schema)
+        return [(f"{pair.old_schema}.{pair.old}", f"{pair.new_schema}.{pair.new}") for pair in pairs]
+    except Unexpected:
         return []
 
 

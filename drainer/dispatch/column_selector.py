@@ -25,7 +25,7 @@ from drainer.schema.name_pattern import Name, Pattern, PatternError, lower, name
 
 # Patterns of columns, in the syntax of TiDB's column-filter, which TiCDC's column selectors use.
 #
-#     name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in table_pattern.py
+#     name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in schema/filter.py
 #     !name                                            not this one; the last pattern that matches decides
 #
 # A column that no pattern matches is not selected. Patterns ignore case, as in TiDB.
@@ -57,8 +57,8 @@ def _name(text: str, named: str) -> tuple[Name, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SelectorRule:
-    """A selector in the configuration, with TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `columns`:
-    patterns of the columns to keep (column_pattern.py)."""
+    """A selector in the configuration, with TiCDC's names. `matcher`: patterns of tables (schema/filter.py); `columns`:
+    patterns of the columns to keep (above)."""
 
     matcher: tuple[str, ...]
     columns: tuple[str, ...]
@@ -98,10 +98,9 @@ class ColumnSelectors:
     selectors: tuple[_Selector, ...] = ()
 
     @classmethod
-    def parse(cls, rules: Iterable[SelectorRule], *, ignores_case: bool = True) -> ColumnSelectors:
-        """Parse the selectors. `ignores_case`: whether names of tables ignore case; names of columns always do. Raises
-        DispatchConfigError, PatternError."""
-        return cls(tuple(_read(rule, ignores_case=ignores_case) for rule in rules))
+    def parse(cls, rules: Iterable[SelectorRule]) -> ColumnSelectors:
+        """Parse the selectors. Raises DispatchConfigError, PatternError."""
+        return cls(tuple(map(_read, rules)))
 
     def __bool__(self) -> bool:
         return bool(self.selectors)
@@ -125,15 +124,14 @@ class ColumnSelectors:
 ALL_COLUMNS: Final = ColumnSelectors()
 
 
-def _read(rule: SelectorRule, *, ignores_case: bool) -> _Selector:
+def _read(rule: SelectorRule) -> _Selector:
     columns = ColumnPatterns.parse(rule.columns)
     if not columns.patterns:
         raise DispatchConfigError(
             f"column selector for {', '.join(rule.matcher)}: no columns are given, and nothing would be left of its "
             "tables: name them, or '*' and '!name' for all but some"
         )
-    tables = TablePatterns.parse(rule.matcher, ignores_case=ignores_case, whose="column selector")
-    return _Selector(rule, tables, columns)
+    return _Selector(rule, TablePatterns.parse(rule.matcher, whose="column selector"), columns)
 
 
 def _check(table: Table, left: frozenset[int], selector: _Selector) -> None:

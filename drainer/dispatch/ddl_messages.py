@@ -1,4 +1,5 @@
-"""Converts a DDL to the messages that describe it, and chooses their topics.
+"""Converts a DDL to the messages that describe it, and chooses their topics; and checks that the tables that it leaves
+fit the dispatch rules.
 
 There is one message for each table: a RENAME of several tables becomes a RENAME of each, and a batch of CREATE TABLE
 becomes a CREATE TABLE of each. A DROP TABLE of several tables already arrives as a job for each. The topic is that of
@@ -8,23 +9,29 @@ topic. A DDL of a GLOBAL TEMPORARY table has no message, because no reader ever 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlog.errors import DecodeError
 from binlog.tidb.job import ActionType
 
+from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_objects import rename_tables
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.rules import Router
 from drainer.protocol.encoder import Ddl, DdlScope
 from drainer.protocol.table import Table, table_of
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import published
 from drainer.schema import job_kinds, steps
+from drainer.schema.job_policy import of_change
 from drainer.schema.steps import Located, TableChange
+from drainer.schema.view import SchemaView
 
 # For these jobs the message has a statement with fully qualified names, or of one table where the original statement
 # names several.
 _REWRITTEN = frozenset({*job_kinds.DROPS, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.RENAME_TABLE})
+_QUERY_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,13 @@ def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
     """Return the messages in the order in which a reader applies them."""
     if step.is_of_temporary_table:
         return []
+    if step.merged:
+        texts = ["; ".join(of_change(step, one, Dialect())) for one in step.changes]
+        kind = int(step.job.type)
+        return [_message(step, router, one, kind, text) for one, text in zip(step.changes, texts, strict=True) if text]
     if step.job.type == ActionType.RENAME_TABLES and not step.rewritten:
-        return [_message(step, router, one, int(ActionType.RENAME_TABLE), _rename(step, one)) for one in step.changes]
+        moved = [one for one in step.changes if not one.keeps_name]  # routes may give both names one
+        return [_message(step, router, one, int(ActionType.RENAME_TABLE), _rename(step, one)) for one in moved]
     if step.job.type == ActionType.CREATE_TABLES and len(step.sql) == len(step.changes):
         each = zip(step.changes, step.sql, strict=True)
         return [_message(step, router, one, int(ActionType.CREATE_TABLE), text) for one, text in each]
@@ -101,3 +113,66 @@ def described(located: Located | None, version: int) -> Table | None:
     except DecodeError:
         return None
     return table_of(located.schema, located.info, column_types, version, version)
+
+
+# Checks that existing tables fit the column selectors and the dispatch rules, before rows of them arrive.
+
+
+def check_view(view: SchemaView, router: Router) -> None:
+    """Check the current definition of every table, when the drainer starts. Raises DispatchConfigError."""
+    error = unfit_table(view, router)
+    if error is not None:
+        raise DispatchConfigError(str(error)) from error
+
+
+def unfit_table(view: SchemaView, router: Router) -> DispatchError | None:
+    """Return the error of a table whose current definition does not fit; None if all tables fit.
+
+    A published DDL is checked by `check_ddl`. This finds a table that was changed by a DDL that is not published: it is
+    filtered or skipped, or it renames a table that was not replicated."""
+    for table_id, versions in view.tables.items() if router.names_columns else ():
+        try:
+            _check(Located(table_id, versions.schema, versions.current), versions.versions[-1], router)
+        except DispatchError as error:
+            return error
+    return None
+
+
+def unpublished(error: DispatchError, after_ts: int) -> DispatchError:
+    """Return the error of rows after `after_ts` that cannot be published because their table does not fit."""
+    return DispatchError(
+        f"rows after commit_ts {after_ts} are not published: {error}. To continue, use settings that fit the table "
+        "both before and after its change"
+    )
+
+
+def check_ddl(step: steps.Ddl, router: Router) -> None:
+    """Check the tables as this DDL leaves them, so that a DDL is not published if rows after it could not be. Raises
+    DispatchError."""
+    for located in _left_by(step) if router.names_columns else ():
+        try:
+            _check(located, step.job.schema_version, router)
+        except DispatchError as error:
+            raise DispatchError(
+                f"DDL job {step.job.id} at commit_ts {step.commit_ts} is not published ({step.query[:_QUERY_CHARS]}): "
+                f"after it, {error}. To continue, use settings that fit the table both before and after the DDL"
+            ) from error
+
+
+def _left_by(step: steps.Ddl) -> Iterable[Located]:
+    """A name that a table has only between two renames of one statement never has rows."""
+    there: dict[int, Located] = {}
+    for change in step.changes:
+        if change.before is not None:
+            there.pop(change.before.table_id, None)
+        if change.after is not None:
+            there[change.after.table_id] = change.after
+    return there.values()
+
+
+def _check(located: Located, version: int, router: Router) -> None:
+    if not located.info.has_rows:
+        return  # a rule may name what it does not have
+    table = described(located, version)
+    if table is not None:
+        router.check(table)

@@ -33,7 +33,7 @@ from drainer.protocol.table import Table
 
 Digests = npt.NDArray[np.uint64]
 Transaction = tuple[int, int]  # commit_ts, start_ts
-_TableKey = tuple[int, int, int, str]  # Table.key
+_TableKey = tuple[object, ...]  # Table.key
 _Held = dict[Transaction, dict[_TableKey, Digests]]  # the digests of rows that several pieces change, ascending
 
 # Odd, so that multiplication maps different numbers to different numbers.

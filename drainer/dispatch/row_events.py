@@ -20,12 +20,11 @@ from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints, Words
 from drainer.dispatch.column_selector import ALL_COLUMNS, ColumnSelectors, Selection
 from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
+from drainer.protocol.encoder import CompiledTables
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table, table_of
 from drainer.row.codec import Codec
 from drainer.row.layout import Layout
-
-_TABLES_MAX: Final = 4096
 
 # Bits of RowChanges.order, lowest first: the change and which half of it (delete, insert); the class in the
 # transaction; the transaction.
@@ -55,14 +54,8 @@ class RowEvents:
     def __init__(self, *, raw: bool = False, selectors: ColumnSelectors = ALL_COLUMNS) -> None:
         self._raw = raw
         self._selectors = selectors
-        self._tables: dict[int, tuple[Layout, Table, Selection]] = {}
-
-    def __getstate__(self) -> tuple[bool, ColumnSelectors]:
-        """Leave out the cache: its keys are ids of objects, which are not valid in another process."""
-        return self._raw, self._selectors
-
-    def __setstate__(self, state: tuple[bool, ColumnSelectors]) -> None:
-        self.__init__(raw=state[0], selectors=state[1])  # type: ignore[misc]
+        # By ids of layouts, which are not valid in another process: this cache is not pickled.
+        self._tables = CompiledTables[tuple[Layout, Table, Selection]]()
 
     def of(self, segment: ChangeSegment) -> list[RowChanges]:
         return self.of_changes(segment.changes)
@@ -86,16 +79,14 @@ class RowEvents:
         return self._known(codec)[2]
 
     def _known(self, codec: Codec) -> tuple[Layout, Table, Selection]:
+        return self._tables.get(id(codec.layout), lambda: self._made(codec))
+
+    def _made(self, codec: Codec) -> tuple[Layout, Table, Selection]:
         layout, at = codec.layout, codec.at
-        found = self._tables.get(id(layout))
-        if found is None:
-            if len(self._tables) >= _TABLES_MAX:
-                self._tables.clear()
-            column_types = [(target.id, target.column_type) for target in layout.targets]
-            made = table_of(at.schema, at.current, column_types, at.current_version, at.at_version)
-            # Keep the layout alive, so that no other object gets its id.
-            found = self._tables[id(layout)] = layout, made, self._selectors.select(made)
-        return found
+        column_types = [(target.id, target.column_type) for target in layout.targets]
+        made = table_of(at.schema, at.current, column_types, at.current_version, at.at_version)
+        # Keep the layout alive, so that no other object gets its id.
+        return layout, made, self._selectors.select(made)
 
     def _table_events(self, group: Sequence[tuple[Changes, Ints]]) -> Iterable[RowChanges]:
         _, table, selection = self._known(group[0][0].codec)

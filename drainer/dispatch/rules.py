@@ -48,7 +48,7 @@ class TopicExpression:
         """Parse an expression. Avro's schemas are registered by topic, so with Avro each table needs a topic of its
         own, or all tables share one topic without placeholders. Raises DispatchConfigError."""
         if _FIXED.fullmatch(text):
-            return cls(check_topic(text))
+            return cls(checked_topic(text, "dispatch rule"))
         is_avro = protocol.lower() in ("avro", "flat-avro")
         if not text or not (_AVRO if is_avro else _EXPRESSION).fullmatch(text):
             wanted = "{schema} before {table}, as Avro needs" if is_avro else "{schema} and {table}, in this order"
@@ -74,11 +74,11 @@ class TopicExpression:
         return re.fullmatch(".*".join(map(re.escape, parts)), topic) is not None
 
 
-def check_topic(name: str) -> str:
-    """Return the name. Raises DispatchConfigError if it is not a valid topic name."""
+def checked_topic(name: str, where: str) -> str:
+    """Return the name. `where`: the setting, for the error. Raises DispatchConfigError if it is no valid topic name."""
     if not _FIXED.fullmatch(name) or len(name) > TOPIC_LENGTH_MAX or name in (".", ".."):
         raise DispatchConfigError(
-            f"topic {name!r}: a name has 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
+            f"{where}: {name!r} is not a valid topic name: 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
         )
     return name
 
@@ -107,7 +107,7 @@ _METHODS: Final[Mapping[str, Method]] = {
 
 @dataclass(frozen=True, slots=True)
 class DispatchRule:
-    """A rule in the configuration, with TiCDC's names. `matcher`: patterns of tables (table_pattern.py). `partition`:
+    """A rule in the configuration, with TiCDC's names. `matcher`: patterns of tables (schema/filter.py). `partition`:
     how a partition is chosen; `dispatcher` is its older name. `topic`: an expression (topic.py), "" for the default
     topic. `index`: the unique index for `index-value`, "" for the handle key. `columns`: the columns for `columns`."""
 
@@ -150,23 +150,21 @@ class Router:
         default_topic: str,
         *,
         protocol: str = "",
-        ignores_case: bool = True,
         selectors: Iterable[SelectorRule] = (),
     ) -> None:
         """Parse the rules. `warnings`: what the user should know about the rules. `selectors`: which columns messages
         have, and so which columns may choose a partition. Raises DispatchConfigError,
         PatternError."""
-        self.default_topic = check_topic(default_topic)
+        self.default_topic = default_topic
         self.warnings: list[str] = []
-        self.selectors = ColumnSelectors.parse(selectors, ignores_case=ignores_case)
+        self.selectors = ColumnSelectors.parse(selectors)
         self._protocol = protocol
-        self._ignores_case = ignores_case
         default = TopicExpression(default_topic)
         self.rules = (*(self._read(rule) for rule in rules), Rule(None, Method.TABLE, default))
         self._found: dict[tuple[str, str], Rule] = {}
 
     def _read(self, rule: DispatchRule) -> Rule:
-        patterns = TablePatterns.parse(rule.matcher, ignores_case=self._ignores_case)
+        patterns = TablePatterns.parse(rule.matcher)
         where = f"dispatch rule for {', '.join(rule.matcher)}"
         if rule.partition and rule.dispatcher:
             raise DispatchConfigError(f"{where}: partition and dispatcher are one setting; give only partition")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from binlog.errors import BinlogError
-from binlog.runtime.command_line import Program, flags_of
+from binlog.runtime.command_line import INTERRUPTED, Program, flags_of
 from binlog.runtime.config import load_or_exit
 from pydantic import BeforeValidator, Field
 from rich.console import Console
@@ -24,7 +24,6 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.registry import make_encoder
 
 _SHOWN_AT_MOST = 20
-_INTERRUPTED = 130  # as shells have it
 
 
 def _setting(text: object) -> tuple[str, str]:
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("kafka-check: interrupted, nothing is proven\n")
-        return _INTERRUPTED
+        return INTERRUPTED
     sys.stdout.write(shown(report))
     return 0 if report.is_good else 1
 

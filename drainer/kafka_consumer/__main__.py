@@ -20,8 +20,7 @@ from binlog.runtime.command_line import Program, discard_stdout, flags_of
 from binlog.runtime.config import load_or_exit
 from pydantic import Field, model_validator
 
-from drainer.kafka_consumer.destination import Destination, settings
-from drainer.kafka_consumer.run import consume, print_events
+from drainer.kafka_consumer.run import Destination, consume, print_events, settings
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder

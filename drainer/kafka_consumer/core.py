@@ -185,10 +185,6 @@ class ConsumerCore:
             )
 
     @property
-    def pending_ddls(self) -> list[DdlEvent]:
-        return [one.event for one in self._ddls]
-
-    @property
     def topic_partitions(self) -> list[KafkaPartition]:
         return list(self._partitions)
 

@@ -1,4 +1,5 @@
-"""Read records from Kafka and apply them to a destination in parts, or print them as lines of text."""
+"""Read records from Kafka and apply them to a destination in parts, or print them as lines of text; and the
+destination, with the stored form of a `Resume`."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from threading import Event as Stop
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from binlog.cluster import tso
 from binlog.runtime.log import get_logger
 
-from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
-from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume, not_fetched
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadStopped, Record, TopicReader
 from drainer.protocol.claim_store import ClaimStoreError, open_store
@@ -21,6 +21,66 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import AdminEvent, BootstrapEvent, DdlEvent, Event, Image, ResolvedEvent, RowEvent
 from drainer.protocol.large import claimed_row
 from drainer.protocol.options import ProtocolOptions
+from drainer.sink.errors import DestinationDown, DestinationError
+from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplaySettings, replayed
+
+_T = TypeVar("_T")
+
+
+def resume_text(resume: Resume) -> str:
+    reads = [[*topic_partition, read.offset, read.seen] for topic_partition, read in sorted(resume.reads.items())]
+    return json.dumps({"applied_ts": resume.applied_ts, "reads": reads, "ddls": sorted(resume.ddls)})
+
+
+def resume_of(text: str) -> Resume:
+    """Raises ConsumeError for what `resume_text` did not write."""
+    try:
+        found = json.loads(text)
+        reads = {KafkaPartition(topic, number): Read(offset, seen) for topic, number, offset, seen in found["reads"]}
+        ddls = frozenset((ts, start, query, number) for ts, start, query, number in found["ddls"])
+        return Resume(int(found["applied_ts"]), reads, ddls)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConsumeError(f"the stored position is damaged: {error}") from None
+
+
+def settings(name: str, **more: Any) -> ReplaySettings:
+    """Return those of a consumer of this name."""
+    return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)
+
+
+class Destination:
+    """Writes rows and the `Resume` in one transaction, so that nothing is applied twice."""
+
+    def __init__(self, to: Replayer) -> None:
+        self._to = to
+
+    def open(self) -> Resume:
+        """Return the stored position; that of a new destination is the beginning."""
+        text = _tried(self._to.open)
+        return resume_of(text) if text else Resume()
+
+    def apply(self, part: Part) -> None:
+        """Apply a part. Raises ConsumeError: then nothing of the part is written, or the next `open` continues its
+        DDL."""
+        rows = [Replayed(part.resume.applied_ts, part.rows)] if part.rows else []
+        ddl = None if part.ddl is None else replayed(part.ddl)
+        _tried(lambda: self._to.apply(rows, resume_text(part.resume), ddl))
+
+    def close(self) -> None:
+        self._to.close()
+
+
+def _tried(work: Callable[[], _T]) -> _T:
+    """Raises ConsumeError, and DestinationDown if the destination stays unreachable."""
+    try:
+        return work()
+    except DestinationDown:
+        raise
+    except ReplayFailed as error:
+        topic_partition = f"rows up to commit_ts {error.commit_ts}: " if error.table else ""
+        raise ConsumeError(f"{topic_partition}{error}") from error
+    except DestinationError as error:
+        raise ConsumeError(str(error)) from error
 
 
 # Events as lines of JSON, for people and for `jq`. Pure.
@@ -101,12 +161,12 @@ def consume(
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
         begins = {topic_partition: read.offset for topic_partition, read in resume.reads.items()}
         reader.begin({topic_partition: begins.get(topic_partition, 0) for topic_partition in reader.topic_partitions()})
-        feed = _Feed(decoding, core, destination)
         progress = Progress(time.monotonic)
         while not stop.is_set() and not (once and reader.at_end):
             records = reader.poll(_POLL_S)
             for record in records:
-                feed.add(record)
+                core.add(record.topic_partition, record.offset, decoding.events(record))
+                _apply_due(core, destination)
             progress.add(len(records), core)
             added = [
                 topic_partition for topic_partition in core.topic_partitions if topic_partition not in reader.known
@@ -202,15 +262,8 @@ class _Claims:
             raise ConsumeError(f"{topic_partition} offset {offset}: {error}") from None
 
 
-class _Feed:
-    def __init__(self, decoding: _Decoding, core: ConsumerCore, destination: Destination) -> None:
-        self._decoding = decoding
-        self._core = core
-        self._destination = destination
-
-    def add(self, record: Record) -> None:
-        self._core.add(record.topic_partition, record.offset, self._decoding.events(record))
-        while (part := self._core.next()) is not None:
-            self._destination.apply(part)
-            if part.ddl is not None:
-                _log.info("DDL applied", commit_ts=part.ddl.commit_ts, query=part.ddl.query)
+def _apply_due(core: ConsumerCore, destination: Destination) -> None:
+    while (part := core.next()) is not None:
+        destination.apply(part)
+        if part.ddl is not None:
+            _log.info("DDL applied", commit_ts=part.ddl.commit_ts, query=part.ddl.query)

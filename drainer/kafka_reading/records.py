@@ -14,10 +14,11 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
@@ -25,10 +26,6 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import access_of
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer
-
 
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
 _AT_A_TIME: Final = 1000
@@ -122,8 +119,6 @@ class _Said(logging.Handler):
 
 def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
     """Raises ConfigError for settings that the client library refuses."""
-    from confluent_kafka import Consumer, KafkaException
-
     try:
         logger = logging.Logger("kafka")
         logger.addHandler(said)
@@ -173,8 +168,6 @@ class TopicReader:
             raise
 
     def _found(self, wanted: Sequence[str]) -> dict[str, int]:
-        from confluent_kafka import KafkaException
-
         try:
             known = self._answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
@@ -197,8 +190,6 @@ class TopicReader:
         """Return the result of `ask`, whose argument is the longest time to wait, in seconds. It is called repeatedly:
         the client library keeps a request with the broker that it has chosen, even if that broker is down and others
         are up. Raises KafkaException."""
-        from confluent_kafka import KafkaException
-
         end_s = time.monotonic() + _METADATA_S
         while True:
             try:
@@ -217,7 +208,6 @@ class TopicReader:
 
     def ends(self, topic_partition: KafkaPartition) -> tuple[int, int]:
         """Return a partition's first offset, and the one after its last. Raises ReadError."""
-        from confluent_kafka import KafkaException, TopicPartition
 
         def ends_of(of: TopicPartition, wait_s: float) -> tuple[int, int]:
             ends: tuple[int, int] = self._consumer.get_watermark_offsets(of, timeout=wait_s)
@@ -231,8 +221,6 @@ class TopicReader:
     def first(self, topic_partition: KafkaPartition, offset: int) -> Record | None:
         """Return the first record at or after an offset, None if there is none before the partition's end. The
         partition must not have been begun. Raises ReadError."""
-        from confluent_kafka import KafkaError, TopicPartition
-
         end_s = time.monotonic() + _METADATA_S
         place = TopicPartition(*topic_partition, offset)
         self._consumer.incremental_assign([place])
@@ -260,8 +248,6 @@ class TopicReader:
 
     def begin(self, offsets: Mapping[KafkaPartition, int]) -> None:
         """Also read these partitions, from these offsets, or from a partition's first record if that is later."""
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
         wanted = [
             TopicPartition(*topic_partition, offset or OFFSET_BEGINNING)
             for topic_partition, offset in sorted(offsets.items())
@@ -280,8 +266,6 @@ class TopicReader:
 
     def poll(self, timeout_s: float, records_max: int = _AT_A_TIME) -> list[Record]:
         """Return the next records, of several partitions mixed. Raises ReadError."""
-        from confluent_kafka import KafkaError
-
         found = []
         for message in self._consumer.consume(records_max, timeout=timeout_s):
             error, number = message.error(), message.partition()
@@ -298,8 +282,6 @@ class TopicReader:
     def records(self) -> Iterator[Record]:
         """Yield all records, of each partition up to the end that it has when the reader reaches it. Raises
         ReadError."""
-        from confluent_kafka import TopicPartition
-
         self.begin(dict.fromkeys(self.topic_partitions(), 0))
         done: set[KafkaPartition] = set()
         while done < self.known:

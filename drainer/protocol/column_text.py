@@ -58,10 +58,30 @@ def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:
         utf8(array)
         return array
     if type_class in (TypeClass.ENUM, TypeClass.SET):
-        return _of_distinct(array, text_of(column_type, zone))
+        name = text_of(column_type, zone)
+        return distinct(lambda value: name(value).encode())(array)
     if column_type.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
         array = in_zone(array, zone)
     return literal_text_of(column_type, array)
+
+
+def each(text: Callable[[Any], bytes]) -> Callable[[Any], Any]:
+    """Return a fragment that calls `text` for each value."""
+
+    def run(array: Any) -> Any:
+        return pa.array([None if value is None else text(value) for value in array.to_pylist()], pa.binary())
+
+    return run
+
+
+def distinct(text: Callable[[Any], bytes]) -> Callable[[Any], Any]:
+    """Return a fragment that calls `text` once for each distinct value of a batch."""
+
+    def run(array: Any) -> Any:
+        encoded = array.dictionary_encode()
+        return each(text)(encoded.dictionary).take(encoded.indices)
+
+    return run
 
 
 def utf8(array: Any) -> Any:
@@ -85,12 +105,6 @@ def in_zone(array: Any, zone: tzinfo) -> Any:
         found = shifted[minute_of] | rest
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(found, pa.uint64(), mask=mask)
-
-
-def _of_distinct(array: Any, text: Callable[[Any], str]) -> Any:
-    encoded = array.dictionary_encode()
-    shown = [None if value is None else text(value).encode() for value in encoded.dictionary.to_pylist()]
-    return pa.array(shown, pa.binary()).take(encoded.indices)
 
 
 def _utf8(value: bytes) -> str:

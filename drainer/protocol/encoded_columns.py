@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.changes import collector_paused
 from drainer.changes.vector import Ints, Words
-from drainer.order import collector_paused
 from drainer.protocol.compression import compress
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.options import Compression

@@ -17,23 +17,7 @@ class EncodeError(BinlogError):
 
 
 class MessageTooLarge(EncodeError):
-    """The message of a row is above the limit. `length`: its length in bytes; `limit`: the limit in bytes."""
-
-    def __init__(self, schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> None:
-        super().__init__(schema, table, key, commit_ts, length, limit)
-        self.schema = schema
-        self.table = table
-        self.key = key
-        self.commit_ts = commit_ts
-        self.length = length
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return (
-            f"the message of the row {self.key} of `{self.schema}`.`{self.table}` at commit_ts {self.commit_ts} has "
-            f"{self.length:,} bytes, and {self.limit:,} are allowed: raise the topic's max.message.bytes and "
-            f'max-message-bytes, or choose large-message-handle-option = "claim-check" or "handle-key-only"'
-        )
+    """The message of a row is above the limit of its topic. The text names the row, its length and the limit."""
 
 
 def refused(
@@ -58,12 +42,3 @@ class ProtocolConfigError(ConfigError):
 class SchemaIdMissing(EncodeError):
     """A schema of a table is not registered yet, or its id has not reached this encoder. The driver must register the
     schemas that the encoder's `required_schemas` returns, and have the rows encoded again."""
-
-    def __init__(self, schema: str, table: str, subjects: Sequence[str]) -> None:
-        super().__init__(schema, table, tuple(subjects))
-        self.schema = schema
-        self.table = table
-        self.subjects = tuple(subjects)
-
-    def __str__(self) -> str:
-        return f"`{self.schema}`.`{self.table}`: no schema id is known for {' and '.join(self.subjects)}"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from math import isfinite
 from typing import Final, NoReturn
 
 from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Value
 
 UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 _WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
 
 
 def whole_number(text: str) -> int:
@@ -88,6 +91,19 @@ class Reader:
             self.wrong(name, "a string")
         return found
 
+    def typed(self, name: str, type_name: str, binary: Callable[[str], bytes]) -> Value:
+        """Return a value that is written as a text. `type_name`: that of the column, such as `int(10) unsigned`;
+        `binary`: converts the text of a binary string, and may raise ValueError."""
+        text, kind = self.text(name), type_name.partition("(")[0].partition(" ")[0].lower()
+        try:
+            if kind in _INTEGERS:
+                return whole_number(text)
+            if kind in ("float", "double"):
+                return double(text)
+            return binary(text) if "blob" in kind or "binary" in kind else text
+        except ValueError:
+            self.wrong(name, f"a value of type {type_name}")
+
     def integer(self, name: str, default: int | None = None, *, signed: bool = False) -> int:
         """Return an integer from 0 to 2^64-1, or, if `signed`, from -2^63 to 2^63-1. `default` as in `text`."""
         found = self.document.get(name)
@@ -135,12 +151,3 @@ class Reader:
                 raise MessageError(f"{self.where}.{name}[{n}]: not an object")
             readers.append(Reader(item, f"{self.where}.{name}[{n}]"))
         return readers
-
-    def texts(self, name: str) -> list[str]:
-        """Return the strings of an array. Empty if the member is absent or null."""
-        found = self.document.get(name)
-        if found is None:
-            return []
-        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            self.wrong(name, "an array of strings")
-        return found

@@ -90,25 +90,6 @@ def _plain(shown: str) -> str:
     return f"{sign}0" if digits == "0" else sign + plain_notation(digits, exponent)
 
 
-def each(text: Callable[[Any], bytes]) -> Fragment:
-    """Return a fragment that calls `text` for each value."""
-
-    def run(array: Any) -> Any:
-        return pa.array([None if value is None else text(value) for value in array.to_pylist()], pa.binary())
-
-    return run
-
-
-def distinct(text: Callable[[Any], bytes]) -> Fragment:
-    """Return a fragment that calls `text` once for each distinct value of a batch."""
-
-    def run(array: Any) -> Any:
-        encoded = array.dictionary_encode()
-        return each(text)(encoded.dictionary).take(encoded.indices)
-
-    return run
-
-
 def utf8_text(array: Any) -> Any:
     """Convert the values of a TEXT column. Raises DecodeError if the bytes are not UTF-8."""
     return escaped(utf8(array))

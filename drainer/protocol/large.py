@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 import numpy as np
@@ -29,26 +29,15 @@ TOPIC_RESERVE: Final = 128
 _FRAME_MAX: Final = 64
 
 
-class RowMessageLimits(NamedTuple):
-    """Limits in bytes, counted as in Message.length. `batch`: of a message with several rows; set the encoder's
-    max_message_bytes to it. `message`: of a message with one row."""
-
-    batch: int
-    message: int
-
-
-def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> RowMessageLimits:
-    """Return the limits for a topic. `topic_bytes_max`: the topic's max.message.bytes; None if it is not known, and
-    then both limits are max-message-bytes."""
-    if topic_bytes_max is None:
-        return RowMessageLimits(options.max_message_bytes, options.max_message_bytes)
-    message = topic_bytes_max - TOPIC_RESERVE
-    return RowMessageLimits(min(options.max_message_bytes, message), message)
+def message_bytes_max(topic_bytes: int) -> int:
+    """Return the limit of a message with one row, in bytes, counted as in Message.length. `topic_bytes`: the topic's
+    max.message.bytes."""
+    return topic_bytes - TOPIC_RESERVE
 
 
 @dataclass(frozen=True, slots=True)
 class LargeMessages:
-    """Replaces messages that are too large for a topic. `message_bytes_max`: Limits.message of the topic. `changefeed`:
+    """Replaces messages that are too large for a topic. `message_bytes_max`: the topic's limit. `changefeed`:
     part of the names of claims, which stay the same when a row is sent again. `store`: where claim checks are
     stored."""
 
@@ -108,13 +97,12 @@ class LargeMessages:
         return rows
 
     def _too_large(self, changes: RowChanges, at: int, length: int) -> MessageTooLarge:
+        table = changes.table
         return MessageTooLarge(
-            schema=changes.table.schema,
-            table=changes.table.name,
-            key=key_text(changes, at),
-            commit_ts=int(changes.commit_ts[at]),
-            length=length,
-            limit=self.message_bytes_max,
+            f"the message of the row {key_text(changes, at)} of `{table.schema}`.`{table.name}` at commit_ts "
+            f"{int(changes.commit_ts[at])} has {length:,} bytes, and {self.message_bytes_max:,} are allowed: raise the "
+            f"topic's max.message.bytes and max-message-bytes, or choose large-message-handle-option = "
+            f'"claim-check" or "handle-key-only"'
         )
 
 

@@ -1,8 +1,8 @@
 """The options of all protocols, with TiCDC's names and defaults. Every encoder gets the same object.
 
 ProtocolOptions is the one table of these options. Made from it are: their settings in `[syncer.to]` with checks of type
-and bounds (drainer/sink/kafka/settings/section.py), their names in the sink URI
-of a reader and the warnings about options that a protocol does not use (option_rules.py), and docs/configuration.md.
+and bounds (drainer/sink/kafka/settings/section.py), which are also what a reader's sink URI may have; the warnings
+about options that a protocol does not use (registry.py); and docs/configuration.md.
 """
 
 from __future__ import annotations

@@ -110,9 +110,7 @@ class OneRowMessages:
     """The base class of such encoders. Makes a message for each row, and no message for events that most of the
     protocols do not have."""
 
-    @property
-    def joins_transactions(self) -> bool:
-        return False
+    joins_transactions = False
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame_rows(rows)
@@ -127,8 +125,8 @@ class OneRowMessages:
         return []
 
 
-class OneRowTable(ABC):
-    """The base class of such encoders of one table."""
+class BaseTable(ABC):
+    """The base class of encoders of one table."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
@@ -144,10 +142,10 @@ class OneRowTable(ABC):
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
         """Return the columns of the handle key. Raises EncodeError if the table has none."""
         if not self._table.handle:
-            commit = int(changes.commit_ts[0]) if len(changes) else 0
+            commit, kind = int(changes.commit_ts[0]) if len(changes) else 0, changes.kind.name.lower()
             raise EncodeError(
-                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
-                f"commit_ts {commit} cannot be sent with handle key columns alone"
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {kind} at commit_ts {commit} "
+                f"cannot be sent with it alone: not found handle key columns for the {kind} event"  # TiCDC's words
             )
         return self._table.handle
 
@@ -156,7 +154,7 @@ class OneRowTable(ABC):
         return [EncodedColumns(null_column(len(changes)), compressed(messages, self._compression), changes.commit_ts)]
 
 
-class DocumentTable(OneRowTable):
+class DocumentTable(BaseTable):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
     Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
     `_behind_image` returns. `values`: the fragment of each column. `mark`: "handle" or "claim" if the message has only

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from binlog.errors import DecodeError
+from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.tidb.varint import decode_uvarint
-from google.protobuf.message import DecodeError as ProtobufError
 
 PART_BYTES_MAX = 4 << 20
 
@@ -40,15 +40,12 @@ class PartJoiner:
 
     def add(self, message: bytes) -> list[bytes]:
         """Add a message; return the binlogs that it completes. Raises DecodeError if a part is out of sequence."""
-        found = parse(message, self._size)
-        return self._joined(found, list(found.payloads))
+        found = parsed(ext.PullRangeResp, message)
+        return self.join(found, list(found.payloads))
 
     def join(self, found: ext.PullRangeResp, payloads: list[bytes]) -> list[bytes]:
         """Do the same as `add`, for a message that was parsed, and its payloads."""
-        _check(found, self._size)
-        return self._joined(found, payloads)
-
-    def _joined(self, found: ext.PullRangeResp, payloads: list[bytes]) -> list[bytes]:
+        check_continues(found, self._size)
         if not found.whole_bytes:
             return payloads
         (part,) = payloads
@@ -70,18 +67,9 @@ def _incomplete(size: int) -> DecodeError:
     return DecodeError("parts of a binlog", offset=size, detail="the remaining parts are missing")
 
 
-def parse(message: bytes, offset: int) -> ext.PullRangeResp:
-    """Decode a message of a pull. `offset`: bytes of an incomplete binlog received before. Raises DecodeError unless
-    the message continues it."""
-    try:
-        found = ext.PullRangeResp.FromString(message)
-    except ProtobufError as error:
-        raise DecodeError("PullRangeResp", offset=0, detail=str(error)) from error
-    _check(found, offset)
-    return found
-
-
-def _check(found: ext.PullRangeResp, offset: int) -> None:
+def check_continues(found: ext.PullRangeResp, offset: int) -> None:
+    """Raise DecodeError unless this message of a pull continues the `offset` bytes of an incomplete binlog that were
+    received before."""
     if found.whole_bytes:
         check_part(found, offset)
     elif offset:

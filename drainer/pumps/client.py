@@ -11,9 +11,8 @@ import grpc.aio
 from binlog import envelope
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.pump_error import PumpError, name_in, pump_error
-from binlog.runtime.channel import keepalive
+from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
@@ -84,17 +83,21 @@ class Count:
         return self._count >= MISSED_MAX
 
     def add(self, found: envelope.Envelope) -> None:
-        if found.is_fake:
-            return
-        self._count += 1
-        if len(self._shown) < MISSED_SHOWN:
-            self._shown.append((found.start_ts, found.commit_ts))
+        if not found.is_fake:
+            self._add(found.start_ts, found.commit_ts)
 
-    def add_large(self, first_part: bytes, commit_ts: int) -> None:
-        """Count a binlog that arrives in parts."""
+    def add_message(self, found: ext.PullRangeResp) -> None:
+        """Count the binlogs of a message of a pull; one that arrives in parts counts with its first part."""
+        if not found.whole_bytes:
+            for payload in found.payloads:
+                self.add(envelope.scan(payload))
+        elif not found.part_offset:
+            self._add(leading_start_ts(found.payloads[0]), found.last_ts)
+
+    def _add(self, start_ts: int, commit_ts: int) -> None:
         self._count += 1
         if len(self._shown) < MISSED_SHOWN:
-            self._shown.append((leading_start_ts(first_part), commit_ts))
+            self._shown.append((start_ts, commit_ts))
 
     def result(self) -> Missed:
         return Missed(self._count, tuple(self._shown))
@@ -137,11 +140,7 @@ class Received:
 
 def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
     """Return a channel to host:port. `more`: options that override the defaults."""
-    options = tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items())
-    credentials = security.grpc_channel_credentials()
-    if credentials is None:
-        return grpc.aio.insecure_channel(host, options=options)
-    return grpc.aio.secure_channel(host, credentials, options=options)
+    return open_channel(host, security, tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items()))
 
 
 def _pending(found: ext.PendingPrewrite) -> Pending:
@@ -160,7 +159,7 @@ class ExtensionPump:
         self._host = host
         self._cluster_id = cluster_id
         self._channel = aio_channel(host, security)
-        self._stub = ext_grpc.PumpExtStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = stub_of(self._channel, ext.DESCRIPTOR, "PumpExt")
 
     async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
@@ -230,12 +229,7 @@ class ExtensionPump:
         try:
             async for answer in stream:
                 received.add(answer)
-                if answer.whole_bytes:
-                    if answer.part_offset == 0:
-                        count.add_large(answer.payloads[0], answer.last_ts)
-                    continue
-                for payload in answer.payloads:
-                    count.add(envelope.scan(payload))
+                count.add_message(answer)
                 if count.full:
                     break
             else:

@@ -25,8 +25,8 @@ import grpc
 import grpc.aio
 from binlog import envelope
 from binlog.errors import BinlogError, PumpUnavailable
-from binlog.pb import pump_pb2, pump_pb2_grpc
-from binlog.runtime.channel import keepalive
+from binlog.pb import pump_pb2
+from binlog.runtime.channel import keepalive, stub_of
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
@@ -226,7 +226,7 @@ class GoPump(FollowedPump):
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         """Pull until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
-        stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
+        stub = stub_of(self._channel, pump_pb2.DESCRIPTOR, "Pump")
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
         count, at_ts = Count(), after_ts
         stream = stub.PullBinlogs(request, timeout=MISSED_TIMEOUT_S)
@@ -262,7 +262,7 @@ class GoPump(FollowedPump):
             ("grpc.use_local_subchannel_pool", 1),
             *keepalive(self._silence_max_s / 2),
         )
-        stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+        stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=self._resolved_ts))
         stream = stub.PullBinlogs(request)
         try:

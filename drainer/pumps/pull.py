@@ -11,7 +11,8 @@ import grpc
 from binlog import envelope
 from binlog.errors import PumpUnavailable, without_frames
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pb import pump_pb2
+from binlog.runtime.channel import open_blocking_channel, stub_of
 from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
@@ -27,10 +28,7 @@ _PULL_RANGE = "/binlog.ext.PumpExt/PullRange"
 
 @lru_cache(maxsize=64)
 def _channel(host: str, security: Security) -> grpc.Channel:
-    credentials = security.grpc_channel_credentials()
-    if credentials is None:
-        return grpc.insecure_channel(host, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(host, credentials, options=CHANNEL_OPTIONS)
+    return open_blocking_channel(host, security, CHANNEL_OPTIONS)
 
 
 def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[bytes]:
@@ -150,7 +148,7 @@ def _pull_extension(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> 
 def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
     """A Go pump streams without end: stop at the first binlog at or above until_ts, which exists because the driver
     received it before it planned this range (drainer.pumps.go_pump)."""
-    stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+    stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=part.after_ts))
     stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S)
     message, size, commit_ts = ext.PullRangeResp(), 0, part.after_ts

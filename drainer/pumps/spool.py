@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 from binlog import envelope
 from binlog.errors import BinlogError
+from binlog.pb import parsed
+from binlog.pb import pump_ext_pb2 as ext
 from binlog.runtime.security import Security
 
 from drainer.batch.served import ServedBinlog
-from drainer.pumps.binlog_parts import parse
+from drainer.pumps.binlog_parts import check_continues
 from drainer.pumps.pull import pull
 from drainer.pumps.watermark import PumpRange
 
@@ -73,7 +75,8 @@ class Spool:
 
     def take(self, pump: str, message: bytes, begin: int) -> int:
         """Write a message; returns the offset of the incomplete binlog, or of the next one."""
-        found = parse(message, self._size - begin)
+        found = parsed(ext.PullRangeResp, message)
+        check_continues(found, self._size - begin)
         if found.whole_bytes:
             self._write(found.payloads[0])
             if self._size - begin < found.whole_bytes:

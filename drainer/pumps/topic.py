@@ -15,10 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from binlog import envelope
-from binlog.errors import DecodeError
+from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
-from google.protobuf.message import DecodeError as ProtobufError
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
 from drainer.pumps.client import Count, PurgedAt
@@ -63,10 +62,7 @@ class TopicChain:
             self._epoch, self._part_end = message.epoch, 0
         if message.after_ts > self.position_ts:
             self._skip_to(message.after_ts, where)
-        try:
-            found = ext.PullRangeResp.FromString(message.body)
-        except ProtobufError as error:
-            raise DecodeError(where, offset=0, detail=str(error)) from error
+        found = parsed(ext.PullRangeResp, message.body, where)
         if found.part_offset and not self._part_end and found.last_ts > self.position_ts:
             self._skip_to(found.last_ts, where)  # retention removed its first part
             return None
@@ -182,12 +178,7 @@ class TopicPump(FollowedPump):
         def counted() -> Missed:
             count = Count()
             for message in pull_topic(self._open_reader(self._topic), self._topic.name, after_ts, until_ts):
-                found = ext.PullRangeResp.FromString(message)
-                if not found.whole_bytes:
-                    for payload in found.payloads:
-                        count.add(envelope.scan(payload))
-                elif not found.part_offset:
-                    count.add_large(found.payloads[0], found.last_ts)
+                count.add_message(ext.PullRangeResp.FromString(message))
                 if count.full:
                     break
             return count.result()

@@ -9,18 +9,17 @@ from pathlib import Path
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
-from binlog.runtime.command_line import discard_stdout
+from binlog.runtime.command_line import INTERRUPTED, discard_stdout
 from binlog.runtime.config import load_or_exit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from drainer.reparo.config import PRINT, PROGRAM, ReparoConfig
 from drainer.reparo.replaying import Chosen, Counts, print_all, replay
-from drainer.reparo.stream import Advanced, FilePosition, Range, Stream
+from drainer.reparo.stream import FilePosition, Range, Stream
 from drainer.sink.registry import replayer
 
 _log = log.get_logger("reparo")
-_INTERRUPTED = 130  # the exit code of shells for an interrupted command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         _log.info("interrupted; into a database the next run goes on behind the last transaction that it committed")
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of its output has closed it, as `head` does
         discard_stdout()
         return 0
@@ -50,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(config: ReparoConfig) -> Counts:
     """Raises BinlogError."""
     wanted = Range(config.start_ts, config.stop_ts)
-    chosen = Chosen(config.filter(), config.ignore_txn_commit_ts, config.start_ts)
+    chosen = Chosen(config.filter(), config.ignore_txn_commit_ts, config.start_ts, may_exist=config.safe_mode)
     if config.dest_type == PRINT:
         with _stream(config, wanted, None) as stream:
             return print_all(stream, chosen, sys.stdout.write)
@@ -60,7 +59,7 @@ def run(config: ReparoConfig) -> Counts:
         if position is not None:
             _log.info("going on where the destination stands", destination=to.name, commit_ts=position.commit_ts)
         with _stream(config, wanted, position) as stream:
-            return replay(stream, to, chosen, config.txn_batch, may_exist=config.safe_mode)
+            return replay(stream, to, chosen, config.txn_batch)
     finally:
         to.close()
 
@@ -87,8 +86,7 @@ def _stream(config: ReparoConfig, wanted: Range, position: FilePosition | None) 
                 read[number] = read_bytes
                 progress.update(task, completed=sum(read.values()))
 
-        told: Advanced = advanced
-        stream = Stream(Path(config.data_dir), wanted, position, skips_damage=config.skip_damaged, advanced=told)
+        stream = Stream(Path(config.data_dir), wanted, position, skips_damage=config.skip_damaged, advanced=advanced)
         progress.update(task, total=stream.total_bytes())
         yield stream
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -11,10 +11,10 @@ from binlog.cluster import tso
 from binlog.errors import BinlogError
 from binlog.tidb.types import Tp
 
-from drainer.ddl.lexer import Token, statements, tokens
+from drainer.ddl.lexer import Unexpected, Words, statements, tokens
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change
-from drainer.protocol.pb_file.decoder import FileBinlog, FileColumn, FileEvent, PlainValue
+from drainer.protocol.event import ColumnValue, RowEvent
+from drainer.protocol.pb_file.decoder import FileBinlog
 from drainer.reparo.stream import Entry, ReparoError, Stream
 from drainer.schema.filter import Filter
 from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed
@@ -24,18 +24,7 @@ _BEFORE_NAME: Final = ("IF", "NOT", "EXISTS", "IGNORE")
 _KINDS: Final = ("TABLE", "VIEW", "SEQUENCE")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A DDL. `schema`: its database; `use`: the database in which it must run, "" if the record names none; `table`:
-    its first table, "" for a statement about a database."""
-
-    schema: str
-    use: str
-    table: str
-    text: str
-
-
-def parse(query: str) -> Statement:
+def parse(query: str, commit_ts: int, *, may_exist: bool = False, where: str = "") -> ReplayedDdl:
     """Parse a record's ddl_query: one statement, perhaps after `use …;`. Raises ReparoError for more statements."""
     found = statements(query)
     use = ""
@@ -44,55 +33,36 @@ def parse(query: str) -> Statement:
         if len(words) == 2 and words[0].is_word("USE") and words[1].is_name:
             use, found = words[1].value, found[1:]
     if len(found) != 1:
-        raise ReparoError(f"{len(found)} statements where one is expected: {query!r:.300}")
-    schema, table = _names(list(tokens(found[0])))
-    return Statement(schema or use, use, table, found[0])
+        raise ReparoError(f"{where}: {len(found)} statements where one is expected: {query!r:.300}")
+    schema, table = _first_table(found[0])
+    return ReplayedDdl(commit_ts, found, use, schema or use, table, may_exist, where)
 
 
-def _names(words: Sequence[Token]) -> tuple[str, str]:
+def _first_table(text: str) -> tuple[str, str]:
     """Return (database if the statement names one, table)."""
-    verb = words[0].value.upper() if words else ""
-    at = 1
-    if verb == "TRUNCATE":
-        return _qualified(words, 2 if _is(words, 1, "TABLE") else 1)
-    while at < len(words) and not _is(words, at, *_KINDS, "DATABASE", "SCHEMA", "INDEX"):
-        at += 1
-    if _is(words, at, "DATABASE", "SCHEMA"):
-        return _name(words, _behind(words, at + 1)), ""
-    if _is(words, at, "INDEX"):
-        while at < len(words) and not _is(words, at, "ON"):
-            at += 1
-        return _qualified(words, at + 1)
-    return _qualified(words, _behind(words, at + 1))
-
-
-def _is(words: Sequence[Token], at: int, *values: str) -> bool:
-    return at < len(words) and words[at].is_word(*values)
-
-
-def _behind(words: Sequence[Token], at: int) -> int:
-    while _is(words, at, *_BEFORE_NAME):
-        at += 1
-    return at
-
-
-def _name(words: Sequence[Token], at: int) -> str:
-    return words[at].value if at < len(words) and words[at].is_name else ""
-
-
-def _qualified(words: Sequence[Token], at: int) -> tuple[str, str]:
-    """(database or "", table) of `a.b` or `b`."""
-    first = _name(words, at)
-    if at + 2 < len(words) and words[at + 1].value == "." and words[at + 1].kind == "mark":
-        return first, _name(words, at + 2)
-    return "", first
+    words = Words(text)
+    try:
+        if words.take("TRUNCATE"):
+            words.take("TABLE")
+            return words.table()
+        while words.left and not words.left[0].is_word(*_KINDS, "DATABASE", "SCHEMA", "INDEX"):
+            words.left.pop(0)
+        if words.take("INDEX"):
+            while words.left and not words.take("ON"):
+                words.left.pop(0)
+            return words.table()
+        is_of_database = words.take("DATABASE", "SCHEMA") or not words.take(*_KINDS)
+        words.skip(*_BEFORE_NAME)
+        return (words.name(), "") if is_of_database else words.table()
+    except Unexpected:
+        return "", ""
 
 
 # Transactions and DDLs as lines for people. Pure.
 _TEXTS = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION, Tp.NEWDECIMAL})
 
 
-def lines(binlog: FileBinlog, events: Iterator[FileEvent]) -> Iterator[str]:
+def lines(binlog: FileBinlog, events: Iterable[RowEvent]) -> Iterator[str]:
     """Return one line for a DDL, or one for each row: time, commit_ts, the kind of change, the table and its
     columns."""
     when = f"{tso.format_local(binlog.commit_ts)}  {binlog.commit_ts}"
@@ -100,26 +70,24 @@ def lines(binlog: FileBinlog, events: Iterator[FileEvent]) -> Iterator[str]:
         yield f"{when}  ddl     {' '.join(binlog.query.split())}"
         return
     for event in events:
-        columns = "  ".join(_column(column, event.change) for column in event.columns)
+        old, new = event.old or event.new or {}, event.new or event.old or {}
+        columns = "  ".join(_column(name, cell, new[name]) for name, cell in old.items())
         yield f"{when}  {event.change:<6}  {event.schema}.{event.table}  {columns}"
 
 
-def _column(column: FileColumn, change: Change) -> str:
-    old = _value(column, column.value)
-    if change is not Change.UPDATE or column.value == column.changed:
-        return f"{column.name}={old}"
-    return f"{column.name}={old} → {_value(column, column.changed)}"
+def _column(name: str, old: ColumnValue, new: ColumnValue) -> str:
+    return f"{name}={_shown(old)}" + ("" if old.value == new.value else f" → {_shown(new)}")
 
 
-def _value(column: FileColumn, value: PlainValue) -> str:
+def _shown(cell: ColumnValue) -> str:
+    value = cell.value
     if value is None:
         return "NULL"
-    if not isinstance(value, bytes):
-        return str(value)
-    if "blob" in column.type_name or "binary" in column.type_name:
+    if isinstance(value, bytes) and ("blob" in cell.type_name or "binary" in cell.type_name):
         return f"0x{value.hex()}" if value else "''"
-    text = value.decode("utf-8", "backslashreplace")
-    return text if column.type_code in _TEXTS else repr(text)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    return repr(value) if isinstance(value, str) and cell.type_code not in _TEXTS else str(value)
 
 
 ROWS_MAX = 10_000  # of a destination's transaction that contains several of upstream's
@@ -135,12 +103,14 @@ class Counts:
 
 
 class Chosen:
-    """Selects the wanted rows and DDLs. `start_ts`: commit_ts of the first one, 0: from the beginning."""
+    """Selects the wanted rows and DDLs. `start_ts`: commit_ts of the first one, 0: from the beginning; `may_exist`: see
+    ReplayedDdl."""
 
-    def __init__(self, filter_: Filter, ignored: Collection[int], start_ts: int = 0) -> None:
+    def __init__(self, filter_: Filter, ignored: Collection[int], start_ts: int = 0, *, may_exist: bool) -> None:
         self._filter = filter_
         self._ignored = frozenset(ignored)
         self._start_ts = start_ts
+        self._may_exist = may_exist
 
     def is_left_out(self, ddl: ReplayedDdl) -> bool:
         """Return whether a DDL that an earlier run has begun is not wanted by this one."""
@@ -148,7 +118,7 @@ class Chosen:
             return True
         return not self._filter.allows(ddl.schema, ddl.table)
 
-    def events(self, entry: Entry) -> list[FileEvent]:
+    def events(self, entry: Entry) -> list[RowEvent]:
         """Raises ReparoError naming file and offset."""
         if entry.binlog.commit_ts in self._ignored:
             return []
@@ -160,15 +130,12 @@ class Chosen:
         except MessageError as error:
             raise ReparoError(f"{entry.where}: {error}") from error
 
-    def ddl(self, entry: Entry) -> Statement | None:
-        """Return the statement if it is wanted. Raises the same errors as `events`."""
+    def ddl(self, entry: Entry) -> ReplayedDdl | None:
+        """Return the DDL if it is wanted. Raises the same errors as `events`."""
         assert entry.binlog.query is not None
         if entry.binlog.commit_ts in self._ignored:
             return None
-        try:
-            found = parse(entry.binlog.query)
-        except ReparoError as error:
-            raise ReparoError(f"{entry.where}: {error}") from error
+        found = parse(entry.binlog.query, entry.binlog.commit_ts, may_exist=self._may_exist, where=entry.where)
         return found if self._filter.allows(found.schema, found.table) else None
 
 
@@ -180,21 +147,21 @@ def print_all(stream: Stream, chosen: Chosen, write: Callable[[str], object]) ->
             if chosen.ddl(entry) is None:
                 continue
             counts.ddls += 1
-            events: list[FileEvent] = []
+            events: list[RowEvent] = []
         else:
             events = chosen.events(entry)
             if not events:
                 continue
             counts.transactions += 1
             counts.rows += len(events)
-        for line in lines(entry.binlog, iter(events)):
+        for line in lines(entry.binlog, events):
             write(f"{line}\n")
     return counts
 
 
-def replay(stream: Stream, to: Replayer, chosen: Chosen, batch_max: int, *, may_exist: bool) -> Counts:
+def replay(stream: Stream, to: Replayer, chosen: Chosen, batch_max: int) -> Counts:
     """Apply everything in commit order; `to` is open. One transaction of the destination has at most `batch_max` of
-    upstream's. `may_exist`: see ReplayedDdl.
+    upstream's.
 
     Raises ReparoError naming file, offset and table, and DestinationErrors; what was applied before stays applied."""
     counts = Counts()
@@ -216,17 +183,8 @@ def replay(stream: Stream, to: Replayer, chosen: Chosen, batch_max: int, *, may_
         if entry.binlog.query is not None:
             flush()
             rows = 0
-            statement = chosen.ddl(entry)
-            if statement is not None:
-                ddl = ReplayedDdl(
-                    commit_ts=entry.binlog.commit_ts,
-                    statements=(statement.text,),
-                    use=statement.use,
-                    schema=statement.schema,
-                    table=statement.table,
-                    may_exist=may_exist,
-                    where=entry.where,
-                )
+            ddl = chosen.ddl(entry)
+            if ddl is not None:
                 _named([], entry, partial(to.apply, (), ddl=ddl))
                 counts.ddls += 1
             continue

@@ -19,6 +19,7 @@ from drainer.row.key import key_function
 from drainer.row.layout import Layout, Target, layout_of
 from drainer.row.rules import RowRules
 from drainer.schema.errors import ColumnGoing, UnknownColumn
+from drainer.schema.merged import SOURCE_ID
 from drainer.schema.view import SchemaView, TableAt
 
 # The general decoder: reads rows in any valid encoding, column by column, into decoded values.
@@ -69,10 +70,11 @@ class GeneralReader:
     def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[DecodedValue]:
         for column_id in values.keys() - self._known:
             check(column_id, values)
-        return [_cell(target, values) for target in self._layout.targets]
+        return [cell_of(target, values) for target in self._layout.targets]
 
 
-def _cell(target: Target, values: Mapping[int, Datum]) -> DecodedValue:
+def cell_of(target: Target, values: Mapping[int, Datum]) -> DecodedValue:
+    """Return the decoded value of a column of the destination's row."""
     try:
         if target.id not in values:
             if target.old_column_id is not None and target.old_column_id[0] in values:
@@ -232,9 +234,8 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         table=at.current.name,
         columns=tuple(t.name for t in layout.targets),
         key=layout.key.columns,
-        why_ordered=layout.key.why,
         secondary_unique=layout.key.others,
-        match=tuple(_match(t.column_type) for t in layout.targets),
+        match=tuple(Match.ANY if t.id < SOURCE_ID else _match(t.column_type) for t in layout.targets),
         collations=tuple(_collation(t.column_type) for t in layout.targets),
         upserts=at.current.upserts,
         row_key=layout.key.row_key,

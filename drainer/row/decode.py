@@ -5,7 +5,6 @@ after a DDL dropped or moved their partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 from binlog.errors import DecodeError
@@ -16,7 +15,7 @@ from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.fast_path import Cells
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
-from drainer.row.transaction import Scanned, rows, scan, start_ts_of
+from drainer.row.transaction import Scanned, rows, scan
 from drainer.schema.errors import TableUnverified
 from drainer.schema.view import Relocation, SchemaView, SkipReason
 
@@ -113,7 +112,7 @@ class Decoder:
         self.view = view
         self._stored_generated = stored_generated
         self._codecs: dict[tuple[int, int], Codec | None] = {}
-        self._relocated_rows: dict[tuple[int, int], RelocatedRows] = {}
+        self._relocated: dict[tuple[int, int], dict[int, RelocatedRows | Codec | None]] = {}
         self._unverified: dict[int, tuple[int, int]] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
@@ -128,17 +127,18 @@ class Decoder:
         if self.view.must_verify(table_id, schema_version):
             self._unverified.setdefault(table_id, (schema_version, commit_ts))
         made = None
-        relocation = self.view.relocation(table_id, schema_version)
-        if relocation is not None:
-            self._relocated_rows[key] = RelocatedRows(
-                table_id, relocation, self.view, stored_generated=self._stored_generated
-            )
+        if self.view.relocation(table_id, schema_version, 0) is not None:
+            self._relocated[key] = {}
         else:
-            at = self.view.lookup(table_id, schema_version, commit_ts)
-            if not isinstance(at, SkipReason):
-                made = Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
+            made = self._codec(table_id, schema_version, commit_ts)
         self._codecs[key] = made
         return made
+
+    def _codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
+        at = self.view.lookup(table_id, schema_version, commit_ts)
+        if isinstance(at, SkipReason):
+            return None
+        return Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
 
     def check_verified(self) -> None:
         """Raises TableUnverified for the tables that must be verified upstream before the rows decoded so far are
@@ -151,15 +151,24 @@ class Decoder:
     @property
     def has_relocated_rows(self) -> bool:
         """Whether rows were decoded whose partition decides if they are skipped (`codec_of_row`)."""
-        return bool(self._relocated_rows)
+        return bool(self._relocated)
 
     def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
         """Like `codec`, also for rows whose partition was moved or dropped."""
         found = self.codec(table_id, schema_version, commit_ts)
-        if found is None and self._relocated_rows:
-            relocation = self._relocated_rows.get((table_id, schema_version))
-            return relocation.codec(kind, row, commit_ts) if relocation is not None else None
-        return found
+        relocated = self._relocated.get((table_id, schema_version)) if found is None else None
+        if relocated is None:
+            return found
+        relocation = self.view.relocation(table_id, schema_version, commit_ts)
+        version = 0 if relocation is None else relocation.before_version
+        if version not in relocated:
+            relocated[version] = (
+                self._codec(table_id, schema_version, commit_ts)
+                if relocation is None
+                else RelocatedRows(table_id, relocation, self.view, stored_generated=self._stored_generated)
+            )
+        rows = relocated[version]
+        return rows.codec(kind, row, commit_ts) if isinstance(rows, RelocatedRows) else rows
 
     def rows(
         self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec
@@ -170,7 +179,7 @@ class Decoder:
         Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
         """
         for found in in_order([scan(payload) for payload in payloads]):
-            commit_ts = found[0]
+            commit_ts = found.commit_ts
             for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
                 codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
                 if codec is not None and kind not in codec.ignored_kinds:
@@ -180,14 +189,7 @@ class Decoder:
                         yield DecodedRow(codec, *found_row, commit_ts, sequence)
 
 
-def in_order(found: list[Scanned]) -> list[Scanned]:
+def in_order(found: Iterable[Scanned]) -> list[Scanned]:
     """Sorts transactions of several pumps into commit order and removes duplicates: a transaction that was sent to two
     pumps has the same start_ts and commit_ts on both (rule 19: one transaction on several pumps)."""
-    found.sort()
-    repeated = {one[0] for one, other in pairwise(found) if one[0] == other[0]}
-    if not repeated:
-        return found
-    kept: dict[tuple[int, int], Scanned] = {}
-    for one in found:
-        kept.setdefault((one[0], start_ts_of(one[1]) if one[0] in repeated else 0), one)
-    return [kept[commit] for commit in sorted(kept)]
+    return sorted({(one.commit_ts, one.start_ts): one for one in found}.values())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
 from binlog.errors import DecodeError
-from binlog.tidb.decimal import BYTES_OF_DIGITS, DIGITS, decimal_size, decode_decimal_text, decode_digits
+from binlog.tidb.decimal import decode_decimal_text, decode_digits
 from binlog.tidb.json import cut_json
 from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_compact_bytes, decode_uvarint, decode_varint, encode_varint
@@ -29,38 +29,12 @@ Read: TypeAlias = "Callable[[bytes, int], tuple[DecodedValue, int]]"
 Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
 
 _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
+_CALLED: Final = frozenset({TypeClass.TIME, TypeClass.DECIMAL, TypeClass.FLOAT, TypeClass.JSON})
 _REFUSED: Final = -1
 _ERRORS: Final = (IndexError, ValueError, DecodeError)
 _ROWID: Final = b"\x08\x01\x08"  # its id, and the flag of a whole number
-TIMES_MAX: Final = 65_536  # entries of the cache of dates and times
 _double: Final = struct.Struct(">d").unpack
 _pack8: Final = struct.Struct(">Q").pack
-
-
-def _nine_bytes(raw: bytes) -> int:
-    """A uvarint of exactly 9 bytes, which every packed time of the years 79 to 9999 is. ValueError otherwise."""
-    value = int.from_bytes(raw, "little")
-    if len(raw) != 9 or value & 0x80_80808080_80808080 != 0x00_80808080_80808080:
-        raise ValueError("not a uvarint of 9 bytes")
-    at = packed = 0
-    for byte in raw:
-        packed |= (byte & 127) << at
-        at += 7
-    return packed
-
-
-class PackedTimes(dict[bytes, int]):
-    """Packed times by their 9 bytes in a row; they repeat. Raises ValueError on other bytes."""
-
-    def __missing__(self, raw: bytes) -> int:
-        packed = _nine_bytes(raw)
-        if len(self) >= TIMES_MAX:
-            self.clear()
-        self[raw] = packed
-        return packed
-
-
-_TIMES: Final = PackedTimes()
 
 
 class FastReader:
@@ -219,9 +193,14 @@ def _line(stored: Stored, spare: int, is_asked: bool, is_required: bool, key: Co
     prefix = name + bytes((flag_of(kind, type_class),)) + decimal_prefix(kind, type_class)
     refuses_null = is_asked and (stored.not_null or stored.target in key)
     null = b"" if refuses_null else name + b"\0"
-    read = _reader(kind, type_class) if is_asked else _skipper(kind, type_class)
     column_index = stored.target if is_asked else spare
-    return prefix, len(prefix), _how(kind, type_class), column_index, (read, null, len(null), is_required)
+    return (
+        prefix,
+        len(prefix),
+        _how(kind, type_class),
+        column_index,
+        (_reader(kind, type_class), null, len(null), is_required),
+    )
 
 
 def _how(kind: FieldType, type_class: TypeClass) -> int:
@@ -229,7 +208,7 @@ def _how(kind: FieldType, type_class: TypeClass) -> int:
         return _COMPACT
     if type_class is TypeClass.INT and is_signed(kind, type_class):
         return _SIGNED
-    return _UNSIGNED if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT) else _CALL
+    return _CALL if type_class in _CALLED else _UNSIGNED
 
 
 def decimal_prefix(kind: FieldType, type_class: TypeClass) -> bytes:
@@ -244,8 +223,6 @@ def _reader(kind: FieldType, type_class: TypeClass) -> Read:
         return decode_varint if is_signed(kind, type_class) else decode_uvarint
     if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return decode_compact_bytes
-    if type_class in (TypeClass.DATE, TypeClass.DATETIME):
-        return _packed_time
     if type_class is TypeClass.TIME:
         return decode_varint
     if type_class is TypeClass.DECIMAL:
@@ -253,18 +230,6 @@ def _reader(kind: FieldType, type_class: TypeClass) -> Read:
     if type_class is TypeClass.FLOAT:
         return _float
     return _json if type_class is TypeClass.JSON else decode_uvarint
-
-
-def _skipper(kind: FieldType, type_class: TypeClass) -> Read:
-    """Return a function that skips a value that is not needed."""
-    if type_class is TypeClass.DECIMAL and decimal_prefix(kind, type_class):
-        size = decimal_size(kind.flen, kind.decimal)
-        return lambda b, p: (None, p + size)
-    return (lambda b, p: (None, p + 8)) if type_class is TypeClass.FLOAT else _reader(kind, type_class)
-
-
-def _packed_time(b: bytes, p: int) -> tuple[int, int]:
-    return (_TIMES[b[p : p + 9]], p + 9) if b[p] else (0, p + 1)
 
 
 def _float(b: bytes, p: int) -> tuple[float, int]:
@@ -279,27 +244,10 @@ def _json(b: bytes, p: int) -> tuple[bytes, int]:
 
 
 def _decimal_reader(kind: FieldType) -> Read:
-    """Return a reader of DECIMALs. With at most nine integer and nine fractional digits, the two groups are read
-    inline; others are read by a call."""
     if not decimal_prefix(kind, TypeClass.DECIMAL):
         return decode_decimal_text
     precision, tail = kind.flen, kind.decimal
-    head = precision - tail
-    if not 0 < head <= DIGITS or tail > DIGITS:
-        return lambda b, p: decode_digits(b, p, precision, tail)
-    size = BYTES_OF_DIGITS[head] + BYTES_OF_DIGITS[tail]
-    shift, top = 8 * BYTES_OF_DIGITS[tail], 1 << (8 * size - 1)
-    mask, most, most_behind = (1 << shift) - 1, 10**head, 10**tail
-    shape = f"%d.%0{tail}d"
-
-    def read(b: bytes, p: int) -> tuple[str, int]:
-        bits = int.from_bytes(b[p : p + size], "big") ^ top
-        before, behind = bits >> shift, bits & mask
-        if bits < top and before < most and behind < most_behind:
-            return shape % (before, behind) if tail else str(before), p + size
-        return decode_digits(b, p, precision, tail)
-
-    return read
+    return lambda b, p: decode_digits(b, p, precision, tail)
 
 
 def _duration(b: bytes, p: int) -> tuple[int, int]:

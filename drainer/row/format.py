@@ -22,7 +22,8 @@ class Format(Protocol):
     column, in the same order. Columns and cells are decoded values; NULL is None. Methods raise DecodeError, which
     names no row, for a value that its column's type cannot have.
 
-    A *packed* row or key is in bytes, which are stored in an Arrow array and sent between tasks."""
+    A *packed* row is in bytes, which are stored in an Arrow array and sent between tasks. Keys are packed as rows are,
+    from the columns of the key."""
 
     def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> Sequence[Row]:
         """Return one row for each element of the columns. There is at least one column."""
@@ -40,17 +41,13 @@ class Format(Protocol):
         """Return a function from the decoded values of a key's columns to the key."""
         ...
 
-    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
-        """Like `key_writer`, from Arrow arrays to a binary array of packed keys."""
-        ...
-
     def pack(self, row: Row) -> bytes: ...
 
     def unpack(self, packed: bytes) -> Row: ...
 
-    def pack_key(self, key: Key) -> bytes: ...
-
-    def unpack_key(self, packed: bytes) -> Key: ...
+    def split(self, packed: bytes) -> Literals:
+        """Return the values of a packed row, each as `literals` has it."""
+        ...
 
 
 def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> Sequence[Row]:

@@ -14,6 +14,7 @@ from binlog.tidb.types import UNSPECIFIED, FieldType
 
 from drainer.row.column_type import ColumnType, TypeClass, type_class_of
 from drainer.row.text import shown_as
+from drainer.schema.merged import SOURCE_ID
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})
@@ -26,6 +27,7 @@ class Same(Enum):
     EXACT = 0
     PADDED = 1  # trailing spaces do not count
     TRIMMED = 2  # trailing zeros of a fraction do not count
+    CONSTANT = 3  # the same in all rows of the table, so it is not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class FoldKey:
 
     @property
     def imaged(self) -> bool:
-        return any(same is not Same.EXACT for same in self.same)
+        return any(same in (Same.PADDED, Same.TRIMMED) for same in self.same)
 
 
 def choose_key(table: TableInfo) -> FoldKey:
@@ -58,34 +60,26 @@ def choose_key(table: TableInfo) -> FoldKey:
     found = _fold_key(table)
     if not table.upserts:
         return found
-    unique = tuple(_unique_columns(table))
+    keys = list(_unique_keys(table))
+    unique = tuple(columns for columns, _ in keys)
     if found.columns and not found.others:
         return replace(found, unique=unique)
     why = found.why or f"{', '.join(found.others)} beside {found.name}, and nobody checks them upstream"
     names = tuple(index.name for index in table.unique_indexes())
-    return FoldKey("", (), (), why, names, _row_key(table), unique)
+    row_key = next((columns for columns, takes_null in keys if not takes_null), ())
+    return FoldKey("", (), (), why, names, row_key, unique)
 
 
-def _unique_columns(table: TableInfo) -> Iterator[tuple[int, ...]]:
+def _unique_keys(table: TableInfo) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Yield the columns' indexes for every unique key that has no prefix and whose columns are all in the destination's
-    row."""
+    row, and whether it takes NULL. The primary key is the first."""
     index_of = _index_of(table)
     for index in table.unique_indexes():
         parts = table.index_columns(index)
         whole = all(part.length == UNSPECIFIED for part in index.columns)
         if whole and all(column.id in index_of for column in parts):
-            yield tuple(index_of[column.id] for column in parts)
-
-
-def _row_key(table: TableInfo) -> tuple[int, ...]:
-    """Return the primary key, or the first unique key without NULLs; empty if there is none."""
-    index_of = _index_of(table)
-    for index in table.unique_indexes():
-        parts = table.index_columns(index)
-        whole = all(part.length == UNSPECIFIED for part in index.columns)
-        if whole and all(c.id in index_of and (c.is_not_null or index.primary) for c in parts):
-            return tuple(index_of[c.id] for c in parts)
-    return ()
+            takes_null = not index.primary and not all(column.is_not_null for column in parts)
+            yield tuple(index_of[column.id] for column in parts), takes_null
 
 
 def _index_of(table: TableInfo) -> dict[int, int]:
@@ -103,7 +97,7 @@ def _fold_key(table: TableInfo) -> FoldKey:
         why = _refusal(index, parts, index_of)
         if not why:
             others = tuple(i.name for i in indexes if i is not index)
-            same = tuple(_same(c.type) for c in parts)
+            same = tuple(Same.CONSTANT if c.id == SOURCE_ID else _same(c.type) for c in parts)
             return FoldKey(index.name, tuple(index_of[c.id] for c in parts), same, "", others)
         reasons.append(f"{index.name}: {why}")
     why = "; ".join(reasons) or "no primary or unique key"
@@ -166,7 +160,8 @@ def compared_as(column_type: ColumnType, same: Same) -> Callable[[Any], Any] | N
 def key_function(key: FoldKey, column_types: Sequence[ColumnType]) -> Callable[[Sequence[Any]], object]:
     """From a row's decoded values to its key as compared: of one column that, else a tuple. DecodeError where a column
     is NULL or is no value of its type."""
-    parts = [(at, compared_as(column_types[at], same)) for at, same in zip(key.columns, key.same, strict=True)]
+    compared = [(at, same) for at, same in zip(key.columns, key.same, strict=True) if same is not Same.CONSTANT]
+    parts = [(at, compared_as(column_types[at], same)) for at, same in compared]
     detail = f"{key.name} has a NULL"
 
     def whole(cells: Sequence[Any]) -> object:

@@ -15,7 +15,7 @@ from binlog.tidb.mutation import DELETE, INSERT
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.varint import encode_uvarint
 
-from drainer.row.transaction_pieces import rows_of_tables
+from drainer.row.transaction import rows_of_tables
 from drainer.schema.view import MarkTables
 
 CHANNEL = "channel_id"

@@ -16,11 +16,13 @@ import hashlib
 import hmac
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import BinlogError, ConfigError
@@ -276,7 +278,7 @@ def _compiled(node: Node, layout: Layout, indexes: Mapping[str, int]) -> tuple[_
         if node.operator == "is null":
             return (lambda cells: cells[at] is None), lambda columns: pc.is_null(columns[at])
         compare = comparer(node, layout.column_types[at])
-        of_values: Callable[[Any], Any] = lambda columns: _mapped(columns[at], compare, pa.bool_())  # noqa: E731
+        of_values: Callable[[Any], Any] = lambda columns: mapped(columns[at], compare, pa.bool_())  # noqa: E731
         return (lambda cells: None if cells[at] is None else compare(cells[at])), of_values
     parts = [_compiled(part, layout, indexes) for part in node.parts]
     rows, columns_ = [row for row, _ in parts], [column for _, column in parts]
@@ -302,7 +304,7 @@ def _not(truth: Truth) -> Truth:
     return None if truth is None else not truth
 
 
-def _mapped(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
+def mapped(column: Any, function: Callable[[Any], Any], kind: Any) -> Any:
     """Apply a function to the distinct values of a column; NULL stays NULL."""
     encoded = column.dictionary_encode()
     return pa.array([function(value) for value in encoded.dictionary.to_pylist()], kind).take(encoded.indices)
@@ -369,8 +371,18 @@ class RowRules:
             made[at] = None if made[at] is None else mask(made[at])
         return made
 
-    def chosen(self, columns: Sequence[Any] | None, count: int) -> Any:
-        """Which rows of an image are chosen, as an Arrow array; the columns of the condition are there."""
+    def kinds(
+        self, old: Sequence[Any] | None, new: Sequence[Any] | None, count: int
+    ) -> Iterator[tuple[Kind, npt.NDArray[np.bool_]]]:
+        """What becomes of changes whose images have these columns, as in `row`: each kind, and which changes have it.
+        The columns of the condition are there."""
+        was, now = (self._chosen(image, count).to_numpy(zero_copy_only=False) for image in (old, new))
+        for kind, chosen in ((Kind.INSERT, now & ~was), (Kind.UPDATE, now & was), (Kind.DELETE, was & ~now)):
+            if chosen.any():
+                yield kind, chosen
+
+    def _chosen(self, columns: Sequence[Any] | None, count: int) -> Any:
+        """Which rows of an image are chosen, as an Arrow array."""
         if columns is None or self._where is None:
             return pa.repeat(pa.scalar(columns is not None), count)
         return self._where[1](columns).fill_null(False)
@@ -380,6 +392,6 @@ class RowRules:
         if columns is None:
             return None
         return tuple(
-            column if column is None or at not in self._masks else _mapped(column, self._masks[at], column.type)
+            column if column is None or at not in self._masks else mapped(column, self._masks[at], column.type)
             for at, column in enumerate(columns)
         )

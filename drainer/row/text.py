@@ -22,7 +22,7 @@ from drainer.row.column_type import ColumnType, TypeClass
 
 _float32 = struct.Struct("<f")
 FLOAT_MAX = 3.4028234663852886e38
-TEXTS_MAX = 65_536  # entries of one cache of dates or times
+TEXTS_MAX = 65_536  # of dates, and of times, which repeat
 
 NUMBERS = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 
@@ -95,25 +95,14 @@ def small_int(value: int) -> int | str:
     return value if value <= 0x7FFF_FFFF_FFFF_FFFF else str(value)
 
 
-class TimeTexts(dict[int, bytes]):
-    """Texts of packed times; dates repeat. `fsp` digits of a second's fraction; None for a DATE."""
-
-    __slots__ = ("fsp",)
-
-    def __init__(self, fsp: int | None) -> None:
-        super().__init__()
-        self.fsp = fsp
-
-    def __missing__(self, packed: int) -> bytes:
-        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
-        if len(self) >= TEXTS_MAX:
-            self.clear()
-        found = self[packed] = text.encode()
-        return found
+@lru_cache(maxsize=TEXTS_MAX)
+def _date(packed: int) -> bytes:
+    return date_text(packed).encode()
 
 
-_DATES = TimeTexts(None)
-_DATETIMES = tuple(TimeTexts(fsp) for fsp in range(7))
+@lru_cache(maxsize=TEXTS_MAX)
+def _datetime(packed: int, fsp: int) -> bytes:
+    return datetime_text(packed, fsp).encode()
 
 
 def _as_it_is(value: Any) -> Any:
@@ -129,6 +118,11 @@ def shown_as(column_type: ColumnType) -> Callable[[Any], Any]:
 def _float(kind: FieldType) -> Callable[[Any], bytes]:
     show = float_text if kind.tp is Tp.FLOAT else double_text
     return lambda value: show(value).encode()
+
+
+def _datetimes(kind: FieldType) -> Callable[[Any], bytes]:
+    fsp = kind.fsp
+    return lambda packed: _datetime(packed, fsp)
 
 
 def _duration(kind: FieldType) -> Callable[[Any], bytes]:
@@ -159,8 +153,8 @@ _OF_TYPE_CLASS: dict[TypeClass, Callable[[FieldType], Callable[[Any], Any]]] = {
     TypeClass.DECIMAL: lambda kind: str.encode,
     TypeClass.FLOAT: _float,
     TypeClass.JSON: lambda kind: lambda value: json_text(value)[0].encode(),
-    TypeClass.DATE: lambda kind: _DATES.__getitem__,
-    TypeClass.DATETIME: lambda kind: _DATETIMES[kind.fsp].__getitem__,
+    TypeClass.DATE: lambda kind: _date,
+    TypeClass.DATETIME: _datetimes,
     TypeClass.TIME: _duration,
     TypeClass.ENUM: _enum,
     TypeClass.SET: _set,

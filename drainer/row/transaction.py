@@ -1,132 +1,279 @@
-"""Finds the rows in a served binlog. This code runs once for every binlog, more often than any other of the drainer.
-
-A transaction of one row in TiDB's usual encoding is parsed here. All others are parsed by the general readers.
-"""
+"""Finds the rows in a served binlog by the general readers, and splits a large transaction into small ones.
+Transactions of one row are read together (changes/scan.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from struct import Struct
-from typing import TypeAlias
+from collections.abc import Callable, Container, Iterator
+from typing import NamedTuple
 
 from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.tidb import mutation
-from binlog.tidb.varint import decode_uvarint
+from binlog.tidb.mutation import DELETE, INSERT, UPDATE
+from binlog.tidb.varint import decode_uvarint, encode_uvarint
 
 from drainer.batch.work import Kind
 
-# tag 1 and tp | tag 2 | eight bytes of start_ts | its ninth and tag 3 | eight bytes of commit_ts | its ninth and
-# tag 4 | length of the key. Every TSO since 1971 has nine bytes; a served binlog is a commit that repeats the key
-# (X-01).
-_HEAD = Struct("<HBQHQHB")
-_HEAD_BYTES = _HEAD.size
-_TAIL = b"\x38\x00\x40\x00"  # no DDL job
-_MORE = 0x8080808080808080
-INSERTED, UPDATED, DELETED = 0x12, 0x1A, 0x32  # protobuf tags of a TableMutation's rows
-# How the mutation of a single row ends: the one entry of its `sequence`.
-_SINGLE = {INSERTED: b"\x38\x00", UPDATED: b"\x38\x01", DELETED: b"\x38\x04"}
+# Splits a large transaction into small ones: binlogs with the same timestamps that contain its rows in its order.
+#
+# Applied one after another they have the effect of the complete transaction: upstream checks unique keys row by row,
+# so every state between two rows satisfies the keys. The callers of this module see ordinary binlogs of a few MiB.
+# The transaction is a view of a file, and at most one piece of it is copied at a time.
+
+PIECE_BYTES_MAX = 4 << 20
+RELEASE_BYTES = 8 << 20
+
+# Protobuf wire types, and fields of PrewriteValue and TableMutation.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SCHEMA_VERSION, _MUTATIONS = 1, 2
+_TABLE_ID, _SEQUENCE = 1, 7
+_FIELD_OF_KIND = {INSERT: 2, UPDATE: 3, DELETE: 6}
+_SEQUENCE_TAG = _SEQUENCE << 3
+_U64 = (1 << 64) - 1
+
+
+class _Field(NamedTuple):
+    """One field of a message: its number and wire type, its offset, and the range of its value."""
+
+    number: int
+    wire: int
+    at: int
+    begin: int
+    end: int
+
+
+def pieces(
+    binlog: memoryview, bytes_max: int = PIECE_BYTES_MAX, *, release: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
+    """Served binlogs of about `bytes_max` bytes, at least one row each. DecodeError, naming the commit_ts, where the
+    transaction is damaged; then nothing was given of the table in which it is. `release` is called now and then while
+    much of the view is looked at: what was read may leave memory."""
+    found = envelope.scan(binlog)  # type: ignore[arg-type]  # it only reads single bytes and slices
+    try:
+        yield from _Cutter(binlog, found, bytes_max, release).pieces()
+    except DecodeError as error:
+        what = f"binlog of commit_ts {found.commit_ts}: {error.what}"
+        raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+
+
+def rows_of_tables(binlog: bytes | memoryview, table_ids: Container[int]) -> Iterator[tuple[int, int, int, bytes]]:
+    """(schema_version, table id, kind, row) of the rows of these tables. The rows of other tables are not read.
+    DecodeError for damage that is met."""
+    view = memoryview(binlog)
+    found = envelope.scan(view)  # type: ignore[arg-type]  # it only reads single bytes and slices
+    version, spans = _tables(view, found)
+    for begin, end in spans:
+        if _table_id(view, begin, end) not in table_ids:
+            continue
+        table = _Table(view, begin, end, lambda: None)
+        following = {kind: table.rows(kind) for kind in _FIELD_OF_KIND}
+        for kind in table.sequence:
+            row = next(following[kind])
+            yield version, table.id, kind, bytes(view[row.begin : row.end])
+
+
+def _tables(view: memoryview, found: envelope.Envelope) -> tuple[int, list[tuple[int, int]]]:
+    """The schema version of a transaction, and where its TableMutations are."""
+    version, spans = 0, []
+    for field in _fields(view, found.value_at, found.value_end):
+        if field.number == _SCHEMA_VERSION and field.wire == _VARINT:
+            version = decode_uvarint(view, field.begin)[0]  # type: ignore[arg-type]
+        elif field.number == _MUTATIONS and field.wire == _BYTES:
+            spans.append((field.begin, field.end))
+    return version, spans
+
+
+def _table_id(view: memoryview, begin: int, end: int) -> int:
+    ids = (field.begin for field in _fields(view, begin, end) if (field.number, field.wire) == (_TABLE_ID, _VARINT))
+    at = next(ids, None)
+    return 0 if at is None else decode_uvarint(view, at)[0]  # type: ignore[arg-type]
+
+
+class _Cutter:
+    """Walks the tables of one transaction. `_tables`: finished TableMutations of the piece that is being filled."""
+
+    def __init__(self, view: memoryview, found: envelope.Envelope, bytes_max: int, release: Callable[[], None]) -> None:
+        self._view = view
+        self._release = release
+        self._found = found
+        self._bytes_max = bytes_max
+        self._version = 0
+        self._tables: list[bytes] = []
+        self._size = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        self._version, spans = _tables(self._view, self._found)
+        for begin, end in spans:
+            yield from self._table(_Table(self._view, begin, end, self._release))
+        if self._tables:
+            yield self._flush()
+
+    def _table(self, table: _Table) -> Iterator[bytes]:
+        """Do not split between two identical changes, up to a limit: while REORGANIZE PARTITION runs, TiDB writes a
+        row's change twice in a row, and the code that removes the second must see both."""
+        view, bytes_max = self._view, self._bytes_max
+        rows = {kind: bytearray() for kind in _FIELD_OF_KIND}
+        following = {kind: table.rows(kind) for kind in _FIELD_OF_KIND}
+        sequence = bytearray()
+        last = (0, 0)
+        for kind in table.sequence:
+            field = next(following[kind])
+            if self._size >= bytes_max and (
+                self._size >= 2 * bytes_max or view[last[0] : last[1]] != view[field.begin : field.end]
+            ):
+                self._close(table, rows, sequence)
+                yield self._flush()
+                rows = {kind: bytearray() for kind in _FIELD_OF_KIND}
+                sequence = bytearray()
+            rows[kind] += view[field.at : field.end]
+            sequence.append(kind)
+            self._size += field.end - field.at + 2
+            last = (field.begin, field.end)
+        self._close(table, rows, sequence)
+
+    def _close(self, table: _Table, rows: dict[int, bytearray], sequence: bytearray) -> None:
+        """The rows so far become a TableMutation of this piece."""
+        if sequence:
+            kinds = bytearray(2 * len(sequence))
+            kinds[0::2] = bytes((_SEQUENCE_TAG,)) * len(sequence)
+            kinds[1::2] = sequence
+            self._tables.append(b"\x08" + encode_uvarint(table.id & _U64) + b"".join(rows.values()) + kinds)
+
+    def _flush(self) -> bytes:
+        found = self._found
+        value = [b"\x08", encode_uvarint(self._version)]
+        for table in self._tables:
+            value += (b"\x12", encode_uvarint(len(table)), table)
+        self._tables, self._size = [], 0
+        return envelope.encode_binlog(
+            tp=found.tp,
+            start_ts=found.start_ts,
+            commit_ts=found.commit_ts,
+            prewrite_key=bytes(self._view[found.key_at : found.key_end]),
+            prewrite_value=b"".join(value),
+        )
+
+
+class _Table:
+    """One TableMutation between two offsets. `sequence`: one byte per row. It has been checked that every kind is known
+    and that there are as many rows of each kind as `sequence` lists."""
+
+    def __init__(self, view: memoryview, begin: int, end: int, release: Callable[[], None]) -> None:
+        self._view = view
+        self._end = end
+        self._release = release
+        self.id = 0
+        self.sequence = bytearray()
+        self._first: dict[int, int] = {}
+        self._counts = dict.fromkeys(_FIELD_OF_KIND.values(), 0)
+        self._read(begin)
+        self._check(begin)
+
+    def _read(self, begin: int) -> None:
+        view = self._view
+        next_release = begin + RELEASE_BYTES
+        for number, wire, at, value_at, value_end in _fields(view, begin, self._end):
+            if at > next_release:
+                self._release()
+                next_release = at + RELEASE_BYTES
+            if wire == _BYTES and number in self._counts:
+                self._counts[number] += 1
+                self._first.setdefault(number, at)
+            elif number == _SEQUENCE and wire == _VARINT:
+                self._add(decode_uvarint(view, value_at)[0])  # type: ignore[arg-type]
+            elif number == _SEQUENCE and wire == _BYTES:  # packed
+                offset = value_at
+                while offset < value_end:
+                    kind, offset = decode_uvarint(view, offset)  # type: ignore[arg-type]
+                    self._add(kind)
+            elif number == _TABLE_ID and wire == _VARINT:
+                found = decode_uvarint(view, value_at)[0]  # type: ignore[arg-type]
+                self.id = found - (1 << 64) if found >> 63 else found
+
+    def _add(self, kind: int) -> None:
+        if kind not in _FIELD_OF_KIND:
+            raise DecodeError(
+                f"mutations of table {self.id}", offset=len(self.sequence), detail=f"unknown mutation type {kind}"
+            )
+        self.sequence.append(kind)
+
+    def _check(self, begin: int) -> None:
+        for kind, number in _FIELD_OF_KIND.items():
+            if self.sequence.count(kind) != self._counts[number]:
+                detail = (
+                    f"{self._counts[number]} rows of kind {kind}, but the sequence says {self.sequence.count(kind)}"
+                )
+                raise DecodeError(f"mutations of table {self.id}", offset=begin, detail=detail)
+
+    def rows(self, kind: int) -> Iterator[_Field]:
+        """The rows of one kind, in order."""
+        number = _FIELD_OF_KIND[kind]
+        for field in _fields(self._view, self._first.get(number, self._end), self._end):
+            if field.number == number and field.wire == _BYTES:
+                yield field
+
+
+def _fields(view: memoryview, at: int, end: int) -> Iterator[_Field]:
+    """The fields between two offsets. DecodeError where one does not end within them."""
+    while at < end:
+        begin = at
+        try:
+            tag = view[at]
+            at += 1
+            if tag > 127:
+                tag, at = decode_uvarint(view, begin)  # type: ignore[arg-type]
+            wire = tag & 7
+            if wire == _BYTES:
+                size = view[at]
+                value_at = at + 1
+                if size > 127:
+                    size, value_at = decode_uvarint(view, at)  # type: ignore[arg-type]
+                at = value_at + size
+            elif wire == _VARINT:
+                value_at = at
+                at = decode_uvarint(view, at)[1]  # type: ignore[arg-type]
+            elif wire in (_FIXED64, _FIXED32):
+                value_at = at
+                at += 8 if wire == _FIXED64 else 4
+            else:
+                raise DecodeError("PrewriteValue", offset=begin, detail=f"a field has wire type {wire}")
+        except IndexError:
+            at = end + 1
+            value_at = begin
+        if at > end or tag >> 3 == 0:
+            raise DecodeError("PrewriteValue", offset=begin, detail="unexpected EOF in a field")
+        yield _Field(tag >> 3, wire, begin, value_at, at)
+
+
 _KINDS = {mutation.INSERT: Kind.INSERT, mutation.UPDATE: Kind.UPDATE, mutation.DELETE: Kind.DELETE}
-KIND_OF_TAG = {INSERTED: Kind.INSERT, UPDATED: Kind.UPDATE, DELETED: Kind.DELETE}
-
-
 _ROWID = b"\x08\x01\x08"  # column id -1 and the flag of its value, which ends a row without a clustered key
 _ROWID_BYTES_MAX = len(_ROWID) + 10
 
-# One served binlog: (commit_ts, payload, tag, schema_version, table_id, at, end). Tag INSERTED, UPDATED or DELETED: it
-# is one row, payload[at:end]. Tag 0: its rows, any number, are in the PrewriteValue payload[at:end]: read them with
-# `rows`. A plain tuple for speed, because there is one per transaction. Tuples sort into upstream's order.
-Scanned: TypeAlias = "tuple[int, bytes, int, int, int, int, int]"
+
+class Scanned(NamedTuple):
+    """One served binlog. payload[at:end] is the PrewriteValue with its rows, empty for a DDL. Sorts into upstream's
+    order."""
+
+    commit_ts: int
+    start_ts: int
+    payload: bytes
+    at: int
+    end: int
 
 
 def scan(payload: bytes) -> Scanned:
     """DecodeError when the payload is no binlog."""
-    if len(payload) > _HEAD_BYTES:
-        tag1, tag2, start, tag3, commit, tag4, size = _HEAD.unpack_from(payload)
-        # In order: tp is COMMIT, a varint's last byte and the next tag, twice, and both TSOs go on for eight bytes.
-        if (
-            tag1 == 0x0108
-            and tag2 == 0x10
-            and tag3 & 0xFF80 == 0x1800
-            and tag4 & 0xFF80 == 0x2200
-            and size < 128
-            and start & commit & _MORE == _MORE
-        ):
-            # 7-bit groups moved together in three steps.
-            commit = (commit & 0x007F007F007F007F) | ((commit & 0x7F007F007F007F00) >> 1)
-            commit = (commit & 0x00003FFF00003FFF) | ((commit & 0x3FFF00003FFF0000) >> 2)
-            commit = (commit & 0x0FFFFFFF) | ((commit & 0x0FFFFFFF00000000) >> 4) | ((tag4 & 0x7F) << 56)
-            try:
-                found = _single(payload, _HEAD_BYTES + size, commit)
-            except (IndexError, DecodeError):
-                found = None
-            if found is not None:
-                return found
-    whole = envelope.scan(payload)
-    if whole.ddl_job_id:
-        return whole.commit_ts, payload, 0, 0, 0, 0, 0
-    return whole.commit_ts, payload, 0, whole.schema_version, 0, whole.value_at, whole.value_end
+    found = envelope.scan(payload)
+    at, end = (0, 0) if found.ddl_job_id else (found.value_at, found.value_end)
+    return Scanned(found.commit_ts, found.start_ts, payload, at, end)
 
 
-def _single(b: bytes, at: int, commit_ts: int) -> Scanned | None:
-    """The one row of a transaction whose PrewriteValue's tag is at `at`; None for every other shape.
-
-    Varints of one and two bytes are read in line: a call costs as much as all the rest.
-    """
-    if b[at] != 0x2A:
-        return None
-    # prewrite_value: it ends where the fields of no DDL begin, which end the binlog.
-    size = b[at + 1]
-    at += 2
-    if size > 127:
-        more = b[at]
-        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
-    end = at + size
-    if b[at] != 8 or b[end:] != _TAIL:
-        return None
-    version = b[at + 1]
-    at += 2
-    if version > 127:
-        more = b[at]
-        version, at = (version + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
-    if b[at] != 0x12:
-        return None
-    size = b[at + 1]
-    at += 2
-    if size > 127:
-        more = b[at]
-        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
-    # Its one mutation reaches to its end.
-    if at + size != end or b[at] != 8:
-        return None
-    table_id = b[at + 1]
-    at += 2
-    if table_id > 127:
-        more = b[at]
-        table_id, at = (table_id + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
-    # The mutation's one row, and behind it the `sequence` of one entry, of the row's kind.
-    tag = b[at]
-    size = b[at + 1]
-    at += 2
-    if size > 127:
-        more = b[at]
-        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
-    stop = at + size
-    if stop + 2 != end or b[stop:end] != _SINGLE.get(tag):
-        return None
-    return commit_ts, b, tag, version, table_id, at, stop
-
-
-def start_ts_of(payload: bytes) -> int:
-    return envelope.scan(payload).start_ts
-
-
-def prewrite_of(commit_ts: int, value: bytes) -> mutation.Prewrite:
+def prewrite_of(found: Scanned) -> mutation.Prewrite:
     """A PrewriteValue taken apart. DecodeError naming the commit_ts where it is damaged."""
     try:
-        return mutation.parse_prewrite(value)
+        return mutation.parse_prewrite(found.payload[found.at : found.end])
     except DecodeError as err:
-        what = f"binlog of commit_ts {commit_ts}: {err.what}"
+        what = f"binlog of commit_ts {found.commit_ts}: {err.what}"
         raise DecodeError(what, offset=err.offset, detail=err.detail) from None
 
 
@@ -146,13 +293,9 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
 
     Raises DecodeError, naming the commit_ts, if the PrewriteValue is damaged.
     """
-    commit_ts, payload, tag, version, table_id, at, end = found
-    if tag:
-        yield version, table_id, KIND_OF_TAG[tag], payload[at:end]
+    if found.at == found.end:
         return
-    if at == end:
-        return
-    prewrite = prewrite_of(commit_ts, payload[at:end])
+    prewrite = prewrite_of(found)
     version = prewrite.schema_version
     last, of = b"", 0  # rowids are counted in each table: another one's row may look the same
     for number, kind, row in prewrite.rows():

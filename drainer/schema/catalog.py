@@ -1,12 +1,13 @@
-"""The catalog: schema and table names by id, recent TableInfos of each table, and dropped ids. No rules of
+"""The catalog: databases by id, recent TableInfos of each table, and dropped ids. No rules of
 replication."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import DBInfo, TableInfo
 
 from drainer.schema.steps import Located
 from drainer.schema.view import Relocation, SkipReason, TableVersions
@@ -21,12 +22,15 @@ DROPPED_SCHEMAS_KEPT = 64
 RELOCATED_IDS_KEPT = 8192
 RELOCATIONS_KEPT = 4
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class Catalog:
     """The catalog at one schema version. Mutable; `copy` is cheap (tables are values), so a DDL can be tried first."""
 
     def __init__(self) -> None:
-        self.schemas: dict[int, str] = {MYSQL_SCHEMA_ID: MYSQL_SCHEMA}
+        self.schemas: dict[int, DBInfo] = {MYSQL_SCHEMA_ID: DBInfo(MYSQL_SCHEMA_ID, MYSQL_SCHEMA)}
         self.tables: dict[int, TableVersions] = {}
         self.gone: dict[int, SkipReason] = {}
         # Tables of dropped schemas by schema id: FLASHBACK DATABASE restores them with their ids.
@@ -48,6 +52,11 @@ class Catalog:
         twin.relocated_ids = dict(self.relocated_ids)
         return twin
 
+    def schema_name(self, schema_id: int) -> str:
+        """The name of a schema, '' for an unknown id."""
+        found = self.schemas.get(schema_id)
+        return found.name if found else ""
+
     def locate(self, table_id: int) -> Located | None:
         found = self.tables.get(table_id)
         return Located(table_id, found.schema, found.current) if found else None
@@ -68,10 +77,7 @@ class Catalog:
     def drop_table(self, table_id: int, why: SkipReason) -> TableVersions | None:
         """Remove a table; its rows are skipped from now on. Returns what was known of it, None for an unknown id."""
         found = self.tables.pop(table_id, None)
-        self.gone.pop(table_id, None)
-        self.gone[table_id] = why
-        while len(self.gone) > GONE_KEPT:
-            del self.gone[next(iter(self.gone))]
+        put_last(self.gone, table_id, why, GONE_KEPT)
         return found
 
     def drop_schema(self, schema_id: int) -> dict[int, TableVersions]:
@@ -80,10 +86,7 @@ class Catalog:
         for table_id in tables:
             self.drop_table(table_id, SkipReason.DROPPED)
         self.schemas.pop(schema_id, None)
-        self.dropped_schemas.pop(schema_id, None)
-        self.dropped_schemas[schema_id] = tables
-        while len(self.dropped_schemas) > DROPPED_SCHEMAS_KEPT:
-            del self.dropped_schemas[next(iter(self.dropped_schemas))]
+        put_last(self.dropped_schemas, schema_id, tables, DROPPED_SCHEMAS_KEPT)
         return tables
 
     def renumber(self, old_id: int, new_id: int) -> None:
@@ -92,21 +95,14 @@ class Catalog:
         self.tables[new_id] = replace(found, infos=(*found.infos[:-1], replace(found.infos[-1], id=new_id)))
         self.gone.pop(new_id, None)
 
-    def relocate(
-        self, table_id: int, before_version: int, info: TableInfo, relocated_ids: Mapping[int, int | None]
-    ) -> None:
+    def relocate(self, table_id: int, relocation: Relocation, relocated_ids: Mapping[int, int | None]) -> None:
         """Record a DDL that moved or dropped partitions. `relocated_ids`: physical id → id of the table that holds its
-        rows since `before_version`, None where they were dropped; `info`: the table before the DDL."""
-        known = (*self.relocations.pop(table_id, ()), Relocation(before_version, info))
-        self.relocations[table_id] = tuple(sorted(known, key=lambda relocation: relocation.before_version))[
-            -RELOCATIONS_KEPT:
-        ]
+        rows since then, None where they were dropped."""
+        known = (*self.relocations.get(table_id, ()), relocation)
+        known = tuple(sorted(known, key=lambda relocation: relocation.before_version))[-RELOCATIONS_KEPT:]
+        put_last(self.relocations, table_id, known, RELOCATED_IDS_KEPT)
         for physical_id, home in relocated_ids.items():
-            self.relocated_ids.pop(physical_id, None)
-            self.relocated_ids[physical_id] = home
-        for entries, limit in ((self.relocated_ids, RELOCATED_IDS_KEPT), (self.relocations, RELOCATED_IDS_KEPT)):
-            while len(entries) > limit:
-                del entries[next(iter(entries))]
+            put_last(self.relocated_ids, physical_id, home, RELOCATED_IDS_KEPT)
 
     def replicated(self, allows: Callable[[str, str], bool]) -> tuple[dict[int, TableVersions], dict[int, SkipReason]]:
         """For a view: the replicated tables by id, and for the other known ids why their rows are skipped."""
@@ -125,6 +121,14 @@ class Catalog:
             elif new_id in gone:
                 gone.setdefault(old_id, gone[new_id])
         return tables, gone
+
+
+def put_last(entries: dict[K, V], key: K, value: V, most: int) -> None:
+    """Set an entry, as the newest one, and remove the oldest ones above `most`."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > most:
+        del entries[next(iter(entries))]
 
 
 def partition_ids(info: TableInfo) -> set[int]:

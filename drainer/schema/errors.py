@@ -6,17 +6,7 @@ from binlog.errors import BinlogError
 
 
 class SchemaError(BinlogError):
-    """Base class: a row or DDL does not fit the known DDL history. Can be pickled, because executors raise it too."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _revive, (type(self), self.args, dict(self.__dict__))
-
-
-def _revive(kind: type[SchemaError], args: tuple[object, ...], fields: dict[str, object]) -> SchemaError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
+    """Base class: a row or DDL does not fit the known DDL history. Executors raise it, too."""
 
 
 class HistoryBroken(SchemaError):
@@ -24,8 +14,6 @@ class HistoryBroken(SchemaError):
 
     def __init__(self, where: str, detail: str) -> None:
         super().__init__(f"DDL history {where}: {detail}")
-        self.where = where
-        self.detail = detail
 
 
 class HistoryUnavailable(HistoryBroken):
@@ -45,9 +33,6 @@ class TableUnknown(SchemaError):
             f"{schema_version}): the DDL history is incomplete. Give the whole history (TiDB's /ddl/history as a "
             f"file or the URL of a status port), or put {commit_ts} into ignore-txn-commit-ts to skip this transaction"
         )
-        self.table_id = table_id
-        self.schema_version = schema_version
-        self.commit_ts = commit_ts
 
 
 class JobUnknown(SchemaError):
@@ -76,8 +61,6 @@ class JobMissing(SchemaError):
             f"DDL job {job_id} (binlog of commit_ts {commit_ts}) is in none of the DDL history sources: {sources}. Add "
             f"a source that has it, or put {commit_ts} into ignore-txn-commit-ts to skip this DDL"
         )
-        self.job_id = job_id
-        self.commit_ts = commit_ts
 
 
 class UnknownColumn(SchemaError):

@@ -37,6 +37,15 @@ _NO_ALTER_TABLE: Final = frozenset(
 _CREATE_SCHEMA: Final = frozenset({_A.CREATE_SCHEMA})
 _DROP_SCHEMA: Final = frozenset({_A.DROP_SCHEMA})
 _ALTER_SCHEMA: Final = frozenset({_A.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
+# Events that have the name of the one job that they mean.
+_OF_ONE_JOB: Final = (
+    "drop table", "recover table", "truncate table", "create view",
+    "drop view", "modify column", "set default value", "add primary key",
+    "drop primary key", "rename index", "alter index visibility", "rebase auto id",
+    "modify table comment", "modify table charset and collate", "add table partition", "drop table partition",
+    "truncate table partition", "exchange table partition", "alter table partitioning", "alter ttl info",
+    "alter ttl remove", "multi schema change",
+)  # fmt: skip
 # Names of events, and the jobs that each of them means.
 DDL_EVENTS: Final[Mapping[str, frozenset[ActionType]]] = {
     "all ddl": frozenset(ActionType),
@@ -48,36 +57,15 @@ DDL_EVENTS: Final[Mapping[str, frozenset[ActionType]]] = {
     "alter database": _ALTER_SCHEMA,
     "modify schema charset and collate": _ALTER_SCHEMA,
     "create table": frozenset({_A.CREATE_TABLE, _A.CREATE_TABLES}),
-    "drop table": frozenset({_A.DROP_TABLE}),
-    "recover table": frozenset({_A.RECOVER_TABLE}),
-    "truncate table": frozenset({_A.TRUNCATE_TABLE}),
     "rename table": frozenset({_A.RENAME_TABLE, _A.RENAME_TABLES}),
-    "create view": frozenset({_A.CREATE_VIEW}),
-    "drop view": frozenset({_A.DROP_VIEW}),
     "create index": frozenset({_A.ADD_INDEX}),
     "drop index": frozenset({_A.DROP_INDEX, _A.DROP_INDEXES}),
     "alter table": frozenset(ActionType) - _NO_ALTER_TABLE | _OF_INDEXES,
     "add column": frozenset({_A.ADD_COLUMN, _A.ADD_COLUMNS}),
     "drop column": frozenset({_A.DROP_COLUMN, _A.DROP_COLUMNS}),
-    "modify column": frozenset({_A.MODIFY_COLUMN}),
-    "set default value": frozenset({_A.SET_DEFAULT_VALUE}),
-    "add primary key": frozenset({_A.ADD_PRIMARY_KEY}),
-    "drop primary key": frozenset({_A.DROP_PRIMARY_KEY}),
-    "rename index": frozenset({_A.RENAME_INDEX}),
-    "alter index visibility": frozenset({_A.ALTER_INDEX_VISIBILITY}),
-    "rebase auto id": frozenset({_A.REBASE_AUTO_ID}),
-    "modify table comment": frozenset({_A.MODIFY_TABLE_COMMENT}),
-    "modify table charset and collate": frozenset({_A.MODIFY_TABLE_CHARSET_AND_COLLATE}),
-    "add table partition": frozenset({_A.ADD_TABLE_PARTITION}),
-    "drop table partition": frozenset({_A.DROP_TABLE_PARTITION}),
-    "truncate table partition": frozenset({_A.TRUNCATE_TABLE_PARTITION}),
-    "exchange table partition": frozenset({_A.EXCHANGE_TABLE_PARTITION}),
     "reorganize table partition": frozenset({_A.REORGANIZE_PARTITION}),
-    "alter table partitioning": frozenset({_A.ALTER_TABLE_PARTITIONING}),
     "remove table partitioning": frozenset({_A.REMOVE_PARTITIONING}),
-    "alter ttl info": frozenset({_A.ALTER_TTL_INFO}),
-    "alter ttl remove": frozenset({_A.ALTER_TTL_REMOVE}),
-    "multi schema change": frozenset({_A.MULTI_SCHEMA_CHANGE}),
+    **{name: frozenset({ActionType[name.upper().replace(" ", "_")]}) for name in _OF_ONE_JOB},
 }
 ROW_EVENTS: Final[Mapping[str, frozenset[Kind]]] = {
     "all dml": frozenset(Kind),

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import DBInfo, TableInfo
 
-from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
+from drainer.ddl.lexer import RenamePair, Unexpected, rename_pairs
 from drainer.schema import job_kinds
 from drainer.schema.catalog import Catalog, partition_ids
 from drainer.schema.steps import Located, TableChange
-from drainer.schema.view import SkipReason
+from drainer.schema.view import Relocation, SkipReason
 
 Changes = tuple[TableChange, ...]
 _log = get_logger(__name__)
@@ -38,7 +38,7 @@ def apply(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
 
 def _create_schema(catalog: Catalog, job: Job) -> Changes:
     if job.db_info is not None:
-        catalog.schemas[job.db_info.id] = job.db_info.name
+        catalog.schemas[job.db_info.id] = job.db_info
     else:
         _log.warning("DDL job has no DBInfo", job_id=job.id, kind=job.type.name)
     return ()
@@ -111,11 +111,11 @@ def _rename_many(catalog: Catalog, job: Job) -> Changes:
     targets = _target_schemas(catalog, job, infos)
     changes = []
     for info, target in zip(infos, targets, strict=True):
-        schema_id = next((i for i, name in catalog.schemas.items() if name.lower() == target.lower()), None)
+        schema_id = next((i for i, found in catalog.schemas.items() if found.name.lower() == target.lower()), None)
         if schema_id is None:
             _log.warning("RENAME TABLE into an unknown schema", job_id=job.id, schema=target)
             schema_id = job.schema_id
-        changes.append(_move(catalog, job, info, schema_id, catalog.schemas.get(schema_id, target)))
+        changes.append(_move(catalog, job, info, schema_id, catalog.schema_name(schema_id) or target))
     return tuple(changes)
 
 
@@ -125,14 +125,14 @@ def _target_schemas(catalog: Catalog, job: Job, infos: tuple[TableInfo, ...]) ->
     last = _schema_name(catalog, job)
     try:
         pairs: tuple[RenamePair, ...] = rename_pairs(job.query)
-    except RenameUnreadable as error:
+    except Unexpected as error:
         _log.warning("cannot parse RENAME TABLE", job_id=job.id, error=str(error))
         pairs = ()
     if len(pairs) != len(infos):
         return [_schema_of(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
     session = last
     for pair, info in zip(pairs, infos, strict=True):
-        if pair.old_schema is None:
+        if not pair.old_schema:
             session = _schema_of(catalog, info.id, last)
             break
     return [pair.new_schema or session for pair in pairs]
@@ -171,8 +171,8 @@ def _exchange(catalog: Catalog, job: Job) -> Changes:
     new_id = removed.pop()
     # Rows of older versions belong to the table that holds their physical id now.
     relocated_ids: dict[int, int | None] = {job.table_id: info.id, new_id: new_id}
-    catalog.relocate(info.id, job.schema_version, before_parted.info, relocated_ids)
-    catalog.relocate(job.table_id, job.schema_version, before_normal.info, {})
+    catalog.relocate(info.id, Relocation(job.schema_version, before_parted.info, job.finished_ts), relocated_ids)
+    catalog.relocate(job.table_id, Relocation(job.schema_version, before_normal.info, job.finished_ts), {})
     catalog.renumber(job.table_id, new_id)
     catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info)
     return (
@@ -188,7 +188,8 @@ def _drop_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
     if info is not None and before is not None:
         dropped = partition_ids(before.info) - partition_ids(info)
         if dropped:
-            catalog.relocate(info.id, public_version, before.info, dict.fromkeys(dropped))
+            relocation = Relocation(public_version, before.info, job.finished_ts)
+            catalog.relocate(info.id, relocation, dict.fromkeys(dropped))
 
 
 def _replace(catalog: Catalog, job: Job) -> Changes:
@@ -220,10 +221,9 @@ def _without_info(job: Job) -> Changes:
 
 def _schema_name(catalog: Catalog, job: Job) -> str:
     """The job's schema name by id; where the history is incomplete, the name recorded in the job."""
-    known = catalog.schemas.get(job.schema_id)
-    if known is None and job.schema_name:
-        known = catalog.schemas[job.schema_id] = job.schema_name
-    return known or ""
+    if job.schema_name and job.schema_id not in catalog.schemas:
+        catalog.schemas[job.schema_id] = DBInfo(job.schema_id, job.schema_name, charset="", collate="")  # not known
+    return catalog.schema_name(job.schema_id)
 
 
 _EFFECTS: dict[ActionType, Callable[[Catalog, Job], Changes]] = {

@@ -3,13 +3,15 @@ need it). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
@@ -29,6 +31,7 @@ from drainer.schema import job_kinds, unknown_column
 from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
+from drainer.schema.merged import Destination, Part, merged_change
 from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import TableVersions, retyped
@@ -86,48 +89,42 @@ class RewriteRules:
 # - DROP TABLE a, b: a job for each table, each with the complete text; the first would drop b before b's last rows.
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """`use` is the current database the text needs, "" when it must run without one."""
+def with_text(step: Ddl, query: str) -> Ddl:
+    """Return the step with its SQL. `query`: upstream's text; the step's changes: those of the replicated tables (of a
+    multi-table RENAME perhaps not all)."""
+    first = step.changes[0].before if step.changes else None
+    own = _of_tables(step.job.type, step.changes)
+    if first is not None and own is not None:
+        return replace(step, schema=first.schema, use=first.schema, sql=(own,))
+    use = "" if step.job.type in job_kinds.WITHOUT_DATABASE else step.schema
+    return replace(step, use=use, sql=statements(query))
 
-    schema: str
-    use: str
-    sql: tuple[str, ...]
 
-
-def statement(job: Job, query: str, changes: Changes, schema: str) -> Statement:
-    """Return the SQL of `job`. `query`: upstream's text; `schema`: the name of the job's schema; `changes`: the effects
-    of the job on the replicated tables (of a multi-table RENAME perhaps not all)."""
-    kind = job.type
+def _of_tables(kind: ActionType, changes: Changes) -> str | None:
+    """A statement with the names of the catalog; None where the job's text serves."""
     if kind in job_kinds.DROPS and changes and changes[0].before:
         return _drop(job_kinds.DROPS[kind], changes[0].before)
     if kind in job_kinds.RENAMES:
-        renamed = _rename(changes)
-        if renamed is not None:
-            return renamed
-    if kind == ActionType.EXCHANGE_TABLE_PARTITION:
-        exchanged = _exchange(changes)
-        if exchanged is not None:
-            return exchanged
-    use = "" if kind in job_kinds.WITHOUT_DATABASE else schema
-    return Statement(schema, use, statements(query))
+        return _rename(changes)
+    return _exchange(changes) if kind == ActionType.EXCHANGE_TABLE_PARTITION else None
 
 
-def _drop(what: str, table: Located) -> Statement:
-    text = f"DROP {what} IF EXISTS {quoted(table.schema, table.name)}"
-    return Statement(table.schema, table.schema, (text,))
+def _drop(what: str, table: Located) -> str:
+    return f"DROP {what} IF EXISTS {quoted(table.schema, table.name)}"
 
 
-def _rename(changes: Changes) -> Statement | None:
+def _drop_any(table: Located) -> str:
+    return _drop("VIEW" if table.info.is_view else "SEQUENCE" if table.info.is_sequence else "TABLE", table)
+
+
+def _rename(changes: Changes) -> str | None:
     pairs = [(change.before, change.after) for change in changes if change.before and change.after]
     if not pairs or len(pairs) < len(changes):
         return None
-    schema = pairs[0][0].schema
-    text = rename_tables(((old.schema, old.name), (new.schema, new.name)) for old, new in pairs)
-    return Statement(schema, schema, (text,))
+    return rename_tables(((old.schema, old.name), (new.schema, new.name)) for old, new in pairs)
 
 
-def _exchange(changes: Changes) -> Statement | None:
+def _exchange(changes: Changes) -> str | None:
     if len(changes) != 2 or changes[0].before is None or changes[1].before is None or changes[1].after is None:
         return None
     parted, normal = changes[0].before, changes[1].before
@@ -135,18 +132,18 @@ def _exchange(changes: Changes) -> Statement | None:
     partition = next((d.name for d in definitions if d.id == changes[1].after.table_id), None)
     if partition is None:
         return None
-    names = (parted.schema, parted.name), (normal.schema, normal.name)
-    text = exchange_partition(names[0], partition, names[1], Dialect())
-    return Statement(parted.schema, parted.schema, (text,))
+    return exchange_partition((parted.schema, parted.name), partition, (normal.schema, normal.name), Dialect())
 
 
 def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
     """The job as the difference of its TableInfos; () if it does not affect the destination, None if the difference is
     unknown. Raises UnsupportedType."""
     kind, database = step.job.type, step.job.db_info
+    if step.merged:
+        return tuple(chain.from_iterable(of_change(step, change, dialect) for change in step.changes))
     if kind == ActionType.DROP_SCHEMA and step.by_rules:  # other tables may be in the databases that routes name
         gone = [change.before for change in step.changes if change.before]
-        return tuple(_drop("VIEW" if table.info.is_view else "TABLE", table).sql[0] for table in gone) or None
+        return tuple(map(_drop_any, gone)) or None
     if kind == ActionType.DROP_SCHEMA:
         return (f"DROP DATABASE {quoted(step.schema)}",)
     if kind in job_kinds.DATABASES:
@@ -170,14 +167,41 @@ def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | 
     if after.info.is_sequence:
         make = create_sequence if before is None else alter_sequence
         return tuple(filter(None, [make(after.schema, after.info)])) or None
-    if before is None or after.info.is_view or (before.schema, before.name) != (after.schema, after.name):
+    if before is None or after.info.is_view or not change.keeps_name:
         return None
     diff = table_diff(before.info, after.info, kind=kind, query=step.query)
     return tuple(alter_table(after.schema, before.info, after.info, diff, dialect))
 
 
+def of_change(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...]:
+    """One table of a DDL of which tables are merged. Raises UnsupportedType."""
+    before, after = change.before, change.after
+    if after is None:
+        assert before is not None
+        return (_drop_any(before),)
+    if before is None:
+        database = f"CREATE DATABASE IF NOT EXISTS {quoted(after.schema)}"
+        return database, create_table(after.schema, after.info, dialect)
+    if not change.keeps_name:
+        return (rename_tables([((before.schema, before.name), (after.schema, after.name))]),)
+    diff = table_diff(before.info, after.info, kind=step.job.type, query=step.query)
+    altered = alter_table(after.schema, before.info, after.info, diff, dialect)
+    if change.rows is None:
+        return tuple(altered)
+    text = change.rows.sql(after.schema, after.info)
+    return (*altered, text) if change.rows.sets else (text, *altered)
+
+
 Changes = tuple[TableChange, ...]
 _BACK: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+# Kinds that are none of an ALTER TABLE, but alter a table that several tables of upstream are merged into.
+_MADE_ALTER: Final = (job_kinds.CREATES | job_kinds.RENAMES) | {
+    *(ActionType.DROP_TABLE, ActionType.DROP_SCHEMA, ActionType.TRUNCATE_TABLE)
+}
+# Of rows that the merged table cannot tell apart, because it is not partitioned, or does not keep.
+_NOT_MERGED: Final = _BACK | {
+    *(ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION)
+}
 _log = get_logger(__name__)
 
 
@@ -208,18 +232,18 @@ class Policy:
             if kinds or self.events.may_keep_rows(table.schema, table.name):
                 infos = tuple(replace(info, upserts=True) for info in table.infos)
                 tables[table_id] = replace(table, infos=infos)
-        self.rules.check_names((table.schema, table.current) for table in tables.values())
+        unions = self.rules.unions((table.schema, table.current) for table in tables.values())
         for table_id, table in list(tables.items()) if self.rules else ():
-            applied = self.rules.applied(table.schema, table.current)
+            applied = self.rules.applied(table.schema, table.current, unions)
             if applied is not None:
                 tables[table_id] = replace(table, schema=applied.schema, applied=applied)
         return tables, ignored
 
-    def step(self, proposed: Ddl, text: str) -> Ddl | None:
+    def step(self, proposed: Ddl, text: str, tables: Iterable[tuple[str, TableInfo]] = ()) -> Ddl | None:
         """The DDL step to run: filtered, rewritten, with its SQL; None when nothing runs downstream.
 
-        `proposed`: with all changes and an empty `sql`. `text`: its query, independent of the writer's session. Raises
-        RuleRefused for a DDL that rules do not allow.
+        `proposed`: with all changes and an empty `sql`. `text`: its query, independent of the writer's session.
+        `tables`: upstream's before it, if rules merge some. Raises RuleRefused for a DDL that rules do not allow.
         """
         job = proposed.job
         if not self.sync_ddl or proposed.own_ts in self.ignored_ts:
@@ -253,18 +277,14 @@ class Policy:
         shared = job.type == ActionType.DROP_SCHEMA and self.rules.shares(proposed.schema)
         if shared and not shown and sql is None:
             return self._log_skipped(proposed, "tables of other databases may be in the destination's")
+        merged = self._merged(replace(proposed, changes=shown), tables) if sql is None and self.rules.merges else None
+        if merged is not None:
+            return self._step_by_rules(merged, None)
         changes = tuple(map(self._by_rules, shown))
         if changes != shown or (shared and shown):
             return self._step_by_rules(replace(proposed, changes=changes, by_rules=True), sql)
-        plain = statement(job, text, changes, proposed.schema)
-        return replace(
-            proposed,
-            changes=changes,
-            schema=plain.schema,
-            use=plain.use,
-            sql=plain.sql if sql is None else sql,
-            rewritten=sql is not None,
-        )
+        plain = with_text(replace(proposed, changes=changes), text)
+        return plain if sql is None else replace(plain, sql=sql, rewritten=True)
 
     def _hides(self, change: TableChange) -> bool:
         return any(one is not None and self.rules.hides(one.schema, one.info) for one in (change.before, change.after))
@@ -276,6 +296,47 @@ class Policy:
     def _located(self, table: Located | None) -> Located | None:
         found = self.rules.applied(table.schema, table.info) if table is not None else None
         return Located(table.table_id, found.schema, found.info) if table is not None and found is not None else table
+
+    def _merged(self, step: Ddl, tables: Iterable[tuple[str, TableInfo]]) -> Ddl | None:
+        """The DDL, if tables of it are merged with others; None: as of any table."""
+        parts = self.rules.parts(tables)
+        made = [self._merged_change(step, change, parts) for change in step.changes]
+        if not any(made):
+            return None
+        changes = tuple(one or self._by_rules(change) for one, change in zip(made, step.changes, strict=True))
+        kind = ActionType.MULTI_SCHEMA_CHANGE if step.job.type in _MADE_ALTER else step.job.type
+        return replace(step, job=replace(step.job, type=kind), changes=changes, by_rules=True, merged=True)
+
+    def _merged_change(
+        self, step: Ddl, change: TableChange, parts: dict[Destination, dict[int, Part]]
+    ) -> TableChange | None:
+        """What a change of a part does to the destination's table, None if the part is alone. `parts`: before it; they
+        are then those after it. Raises RuleRefused."""
+        before, after = change.before, change.after
+        old, new = (self.rules.part(one.schema, one.info) if one is not None else None for one in (before, after))
+        one = new or old
+        if one is None:
+            return None
+        if step.job.type in _NOT_MERGED:
+            raise _not_merged(step, one, "has not the partitions or dropped rows of each")
+        if before is not None and after is not None and (old and old.destination) != (new and new.destination):
+            raise _not_merged(step, one, "cannot lose a table to another name, or get one from there")
+        there = parts.setdefault(one.destination, {})
+        if old is not None:
+            there.pop(old.info.id, None)
+        others = tuple(there.values())
+        if new is not None:
+            there[new.info.id] = new
+        renamed = old is not None and new is not None and old.source != new.source
+        emptied = step.job.type == ActionType.TRUNCATE_TABLE
+        kept = emptied and self.events.rules  # there may be rows of a part whose DROP TABLE was left out
+        if not (others or renamed or kept) or (old is None and step.job.type not in job_kinds.CREATES):
+            return None
+        try:
+            was, now, rows = merged_change(old, new, others, query=step.query, emptied=emptied)
+        except ConfigError as error:
+            raise _not_merged(step, one, f"is not altered for one of them: {error}") from None
+        return TableChange(Located(one.info.id, one.schema, was), Located(one.info.id, one.schema, now), rows)
 
     def _step_by_rules(self, step: Ddl, sql: tuple[str, ...] | None) -> Ddl | None:
         """A DDL of which rules alter tables: its statements are made from the destination's tables. `sql`: of a
@@ -388,20 +449,27 @@ def _name(table: Located) -> tuple[str, str]:
     return table.schema, table.name
 
 
+def _not_merged(step: Ddl, part: Part, why: str) -> RuleRefused:
+    return RuleRefused(
+        f"DDL job {step.job.id} ({step.query[:200]}): {part.schema}.{part.info.name}, into which {part.source} and "
+        f"other tables are merged, {why}. Say with a ddl-rewrite rule what runs, or nothing (job-id = "
+        f"{step.job.id})"
+    )
+
+
 def _made(step: Ddl) -> tuple[str, ...] | None:
     """The statements of a DDL from its tables alone; None if these do not show what it does."""
     kind = step.job.type
     if kind in job_kinds.DROPS:
-        return tuple(_drop(job_kinds.DROPS[kind], one.before).sql[0] for one in step.changes if one.before is not None)
+        return tuple(_drop(job_kinds.DROPS[kind], one.before) for one in step.changes if one.before is not None)
     if kind in job_kinds.RENAMES:
         if not all(one.before and one.after for one in step.changes):
             return None
-        moved = tuple(one for one in step.changes if one.before and one.after and _name(one.before) != _name(one.after))
-        renamed = _rename(moved)
-        return renamed.sql if renamed is not None else ()
+        renamed = _rename(tuple(one for one in step.changes if not one.keeps_name))
+        return (renamed,) if renamed is not None else ()
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         exchanged = _exchange(step.changes)
-        return exchanged.sql if exchanged is not None else None
+        return (exchanged,) if exchanged is not None else None
     if kind in _BACK:
         return tuple(f"RECOVER TABLE {quoted(*_name(one.after))}" for one in step.changes if one.after is not None)
     try:

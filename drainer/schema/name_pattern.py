@@ -1,7 +1,7 @@
 """Lists of patterns of names, in the syntax of TiDB's table-filter and column-filter: what both have in common. Pure.
 
 An empty pattern and one that begins with `#` are left out. A pattern that begins with `!` excludes what it matches, and
-the last pattern that matches decides. table_pattern.py and dispatch/column_pattern.py describe the names.
+the last pattern that matches decides. filter.py and dispatch/column_selector.py describe the names.
 """
 
 from __future__ import annotations

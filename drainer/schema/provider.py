@@ -215,18 +215,6 @@ class SchemaProvider:
             return
         self.schema.settle(version)
 
-    async def settle(self, version: int) -> bool:
-        """Make sure that the jobs up to `version` are known, before executors decode rows of it. False when a source
-        does not answer."""
-        if version > self.schema.settled_version:
-            try:
-                await self._refresh(None)
-            except HistoryUnavailable as error:
-                self._outage.failed(error=str(error))
-                return False
-            self.schema.settle(version)
-        return True
-
     async def missing(self, error: JobUnknown) -> bool:
         """Read the sources for the missing job; False when it may still appear.
 
@@ -324,8 +312,7 @@ T = TypeVar("T")
 
 
 class LoopSchemaProvider:
-    """Implements drainer.apply.in_driver.BlockingSchemaProvider. Every call blocks until the event loop has finished
-    it."""
+    """The schema provider as a synchronous caller sees it. Every call blocks until the event loop has finished it."""
 
     def __init__(self, provider: SchemaProvider, loop: asyncio.AbstractEventLoop) -> None:
         self._provider = provider

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, Literal, Protocol, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
@@ -26,6 +27,7 @@ from drainer.ddl.constraints import name_of
 from drainer.ddl.lexer import tokens
 from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import Wildcards
+from drainer.schema.merged import Destination, Part, Union, merged
 
 # The least length of a column that holds hashes, in hexadecimal digits of four bits; longer in a unique key, so that
 # two values never get the same.
@@ -99,12 +101,14 @@ class Condition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The name of tables at the destination. `target_table` '': their own."""
+    """The name of tables at the destination. `target_table` '': their own. `source_column`: the column that keeps
+    several tables of one name apart, '': they are refused."""
 
     label: str
     tables: Wildcards
     target_schema: str
     target_table: str = ""
+    source_column: str = ""
 
     def named(self, table: str) -> tuple[str, str]:
         return self.target_schema, self.target_table or table
@@ -149,7 +153,7 @@ class RowRule:
 @dataclass(frozen=True, slots=True)
 class AppliedRules:
     """What rules make of one table. `info`: the destination's; `masks`: by column id; `left_out`: ids of the columns
-    that only upstream's table has; `rules`: the labels of those that decided."""
+    that only upstream's table has; `rules`: the labels of those that decided; `source_column`: '' if not merged."""
 
     schema: str
     info: TableInfo
@@ -157,6 +161,7 @@ class AppliedRules:
     where: Condition | None
     left_out: frozenset[int]
     rules: tuple[str, ...]
+    source_column: str = ""
 
 
 _Rule = TypeVar("_Rule", Route, ColumnRule, RowRule)
@@ -173,6 +178,11 @@ class Rules:
 
     def __bool__(self) -> bool:
         return bool(self._routes or self._columns or self._rows)
+
+    @property
+    def merges(self) -> bool:
+        """Whether several tables may go to one name."""
+        return any(route.source_column for route in self._routes)
 
     def name(self, schema: str, table: str) -> tuple[str, str]:
         """The name of a table at the destination."""
@@ -193,17 +203,36 @@ class Rules:
             return False
         return bool(_first(self._routes, schema, info.name) or _first(self._columns, schema, info.name))
 
+    def without_routes(self) -> Rules:
+        return Rules((), self._columns, self._rows)
+
     def of_values(self, schema: str, table: str) -> tuple[ColumnRule | None, RowRule | None]:
         """The rules for the columns and rows of a table."""
         return _first(self._columns, schema, table), _first(self._rows, schema, table)
 
-    def applied(self, schema: str, info: TableInfo) -> AppliedRules | None:
-        """What the rules make of a table; None: nothing. Raises RuleRefused, naming rule, table and column."""
+    def applied(
+        self, schema: str, info: TableInfo, unions: Mapping[Destination, Union] = MappingProxyType({})
+    ) -> AppliedRules | None:
+        """What the rules make of a table; None: nothing. `unions`: of the tables that are merged; one that is not in
+        them is alone. Raises RuleRefused, naming rule, table and column."""
+        own, part = self._own(schema, info), self.part(schema, info)
+        if own is None or part is None:
+            return own
+        return replace(own, info=merged(part, unions.get(part.destination) or Union.of([part])))
+
+    def _own(self, schema: str, info: TableInfo) -> AppliedRules | None:
         known = self._known.get(info.id)
         if known is None or known[0] != schema or known[1] is not info:
             made = self._apply(schema, info) if info.has_rows else None
             known = self._known[info.id] = schema, info, made
         return known[2]
+
+    def part(self, schema: str, info: TableInfo) -> Part | None:
+        """The table as a part of a merged one; None if it is not merged."""
+        own = self._own(schema, info) if self.merges else None
+        if own is None or not own.source_column:
+            return None
+        return Part(f"{schema}.{info.name}", own.schema, own.info, own.source_column)
 
     def _apply(self, schema: str, info: TableInfo) -> AppliedRules | None:
         route = _first(self._routes, schema, info.name)
@@ -220,10 +249,12 @@ class Rules:
             with _refusing(rows.label, schema, info):
                 _check_condition(rows.where, info, gone)
         alters = (named, made) != ((schema, info.name), info)
-        if not alters and not masks and rows is None:
+        column = route.source_column if route is not None else ""
+        if not alters and not masks and rows is None and not column:
             return None
         labels = tuple(rule.label for rule in (route, columns, rows) if rule is not None)
-        return AppliedRules(named[0], made, masks, rows.where if rows is not None else None, gone, labels)
+        labels += (f"source-column {column}",) * bool(column)
+        return AppliedRules(named[0], made, masks, rows.where if rows is not None else None, gone, labels, column)
 
     def _with_parents(self, schema: str, info: TableInfo) -> Mapping[str, Json]:
         """`rest` with foreign keys to the destination's parents. One of a table whose columns or rows have rules, or
@@ -234,24 +265,36 @@ class Rules:
         for key in info.foreign_keys:
             assert isinstance(key, Mapping)
             parent = name_of(key.get("ref_schema")) or schema, name_of(key.get("ref_table"))
-            if not any((*self.of_values(*parent), *self.of_values(schema, info.name))):
+            route = _first(self._routes, *parent)
+            merges = route is not None and route.source_column  # its key is another one
+            if not merges and not any((*self.of_values(*parent), *self.of_values(schema, info.name))):
                 named = self.name(*parent)
                 changed = {"ref_schema": cistr(named[0]), "ref_table": cistr(named[1])}
                 moves = named != parent or self.name(schema, info.name)[0] != schema
                 kept.append({**key, **changed} if moves else key)
         return {**info.rest, "fk_info": kept}
 
-    def check_names(self, tables: Iterable[tuple[str, TableInfo]]) -> None:
-        """Raise RuleRefused if two of these tables of upstream go to one name."""
+    def parts(self, tables: Iterable[tuple[str, TableInfo]]) -> dict[Destination, dict[int, Part]]:
+        """The tables that are merged, by destination and id. Raises RuleRefused if two others go to one name."""
         seen: dict[tuple[str, str], tuple[str, TableInfo]] = {}
+        found: dict[Destination, dict[int, Part]] = {}
         for schema, info in tables if self._routes else ():
             named = self.name(schema, info.name)
             other = seen.setdefault((named[0].lower(), named[1].lower()), (schema, info))
-            if other[1].id != info.id:
+            part, first = self.part(schema, info), self.part(*other)
+            if other[1].id != info.id and not (part and first and part.destination == first.destination):
                 raise RuleRefused(
                     f"tables {other[0]}.{other[1].name} and {schema}.{info.name} both go to {named[0]}.{named[1]}, "
-                    f"where rows of one could replace rows of the other: give them different names in syncer.routes"
+                    f"where rows of one could replace rows of the other: give them different names in syncer.routes, "
+                    f"or the same source-column, which keeps them apart"
                 )
+            if part is not None:
+                found.setdefault(part.destination, {})[info.id] = part
+        return found
+
+    def unions(self, tables: Iterable[tuple[str, TableInfo]]) -> dict[Destination, Union]:
+        """The tables that are merged. Raises RuleRefused if other tables go to one name, or these cannot be merged."""
+        return {destination: Union.of([*parts.values()]) for destination, parts in self.parts(tables).items()}
 
     def warnings(self, tables: Sequence[tuple[str, TableInfo]]) -> Iterator[str]:
         """Say which rules, and which names of columns in them, match nothing of these tables."""

@@ -17,9 +17,7 @@ from drainer.batch.served import Batch, Item, ServedBinlog
 from drainer.schema import job_kinds
 from drainer.schema.errors import JobUnknown
 from drainer.schema.state import Schema
-from drainer.schema.steps import Advance, Ddl, Located, Rows, Step, TableChange
-
-__all__ = ["Batch", "Ddl", "Advance", "Located", "ServedBinlog", "Rows", "Step", "TableChange", "walk"]
+from drainer.schema.steps import Advance, Rows, Step
 
 _log = get_logger(__name__)
 

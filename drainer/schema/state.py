@@ -18,7 +18,7 @@ from binlog.tidb.table import IndexInfo, TableInfo
 
 from drainer.ddl.lexer import Token, quoted, tokens
 from drainer.schema import job_effects, job_kinds
-from drainer.schema.catalog import Catalog
+from drainer.schema.catalog import Catalog, put_last
 from drainer.schema.filter import is_mark_table
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
@@ -114,14 +114,17 @@ def job_that_drops(
     """The pending job that drops this unique key of the destination's table. It may run before rows of older versions:
     they get defaults in the columns that it adds, and are cast where it changes a type. None where there is no such
     job, or where another job of the table has to run before it."""
+    seen: set[int] = set()
     for job in pending:
         at = catalog.tables.get(job.table_id)
         names = rules.name(at.schema, at.name) if at is not None else ("", "")
-        if at is None or (names[0].lower(), names[1].lower()) != (schema.lower(), table.lower()):
+        if job.table_id in seen or (names[0].lower(), names[1].lower()) != (schema.lower(), table.lower()):
             continue
         if job.type == ActionType.DROP_TABLE_PARTITION:
             return job  # the conflicting key may be in a partition that the job drops
-        return job if job.type in _DROPS_KEYS and key.lower() in _dropped_keys_of(job, catalog) else None
+        if job.type in _DROPS_KEYS and key.lower() in _dropped_keys_of(job, catalog):
+            return job
+        seen.add(job.table_id)  # of several tables with this name each has its own jobs
     return None
 
 
@@ -287,9 +290,6 @@ class Schema:
     def job(self, job_id: int) -> Job | None:
         return self._history.get(job_id)
 
-    def is_pending(self, job: Job) -> bool:
-        return job.id in self._due
-
     def due(self, version: int) -> Job | None:
         """The first pending job that rows of `version` need, None if there is none."""
         if not self._pending or self._pending[0][0] > version:
@@ -340,12 +340,19 @@ class Schema:
             return False
         return tso.physical_ms(job.finished_ts) <= tso.physical_ms(self._opened_ts) + FINISH_LAG_MS_MAX
 
+    @property
+    def unclear_at_start(self) -> Job | None:
+        """A pending job of which it is not known whether its binlog, with its effect, precedes the position at which
+        this schema was opened; None: there is none."""
+        began = (job for job in self._pending_jobs() if job.start_ts <= self._opened_ts)
+        return next(filter(self.may_precede_start, began), None)
+
     def plan(self, job: Job, *, query: str, commit_ts: int, own_ts: int, early: bool) -> Planned:
         """Apply `job` to a copy of the catalog. A DDL that fails before `commit` leaves this schema unchanged."""
         catalog = self._catalog.copy()
-        name_before = catalog.schemas.get(job.schema_id)
+        name_before = catalog.schema_name(job.schema_id)
         changes = job_effects.apply(catalog, job, self._public_version(job))
-        name = catalog.schemas.get(job.schema_id) or name_before or job.schema_name
+        name = catalog.schema_name(job.schema_id) or name_before or job.schema_name
         proposed = Ddl(
             job=job,
             commit_ts=commit_ts,
@@ -361,7 +368,9 @@ class Schema:
         if self._policy.rules:  # those that cannot be applied to its tables are told before it runs
             self._policy.viewed(catalog.replicated(self._policy.filter.allows)[0])
         text = independent(job, query, self._catalog)
-        return Planned(job, catalog, self._policy.step(proposed, text))
+        known = self._catalog.replicated(self._policy.filter.allows)[0] if self._policy.rules.merges else {}
+        tables = [(table.schema, table.current) for table in known.values()]
+        return Planned(job, catalog, self._policy.step(proposed, text, tables))
 
     def commit(self, planned: Planned) -> None:
         """Adopt the planned catalog, after the job has run downstream or needed no statement."""
@@ -410,11 +419,7 @@ class Schema:
 
     def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
         """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""
-        key = (table_id, column_id)
-        self._unknown_columns.pop(key, None)
-        self._unknown_columns[key] = schema_version
-        while len(self._unknown_columns) > UNKNOWN_COLUMNS_KEPT:
-            del self._unknown_columns[next(iter(self._unknown_columns))]
+        put_last(self._unknown_columns, (table_id, column_id), schema_version, UNKNOWN_COLUMNS_KEPT)
         self._view = None
 
     def newest(self, table_id: int) -> TableInfo | None:

@@ -8,6 +8,7 @@ from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.served import ServedBinlog
+from drainer.schema.merged import SourceRows
 from drainer.schema.view import SchemaView
 
 
@@ -26,10 +27,17 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a DDL does to one table: created (`before` None), dropped (`after` None), or altered, moved, renumbered."""
+    """What a DDL does to one table: created (`before` None), dropped (`after` None), or altered, moved, renumbered.
+    `rows`: what it does to rows of a merged table."""
 
     before: Located | None
     after: Located | None
+    rows: SourceRows | None = None
+
+    @property
+    def keeps_name(self) -> bool:
+        before, after = self.before, self.after
+        return before is not None and after is not None and (before.schema, before.name) == (after.schema, after.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Ddl:
     commit_ts of its binlog, 0 where the binlog of an early one is not in the batch. `may_exist`: the job began before a
     first start, so its effect may already be in the copy that was loaded into the destination. `rewritten`: `sql` comes
     from a `ddl-rewrite` rule and runs unchanged. `by_rules`: a rule alters a table of it, so `changes`, `sql` and
-    `query` are those of the destination's tables.
+    `query` are those of the destination's tables. `merged`: tables of upstream are one there, so the changes alone say
+    what is done, and the job's kind is that of an ALTER TABLE.
     """
 
     job: Job
@@ -67,6 +76,7 @@ class Ddl:
     may_exist: bool = False
     rewritten: bool = False
     by_rules: bool = False
+    merged: bool = False
 
     @property
     def before(self) -> TableInfo | None:

@@ -6,7 +6,7 @@ It holds only replicated tables; for every other table id it returns why the row
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -138,10 +138,12 @@ class TableAt:
 class Relocation:
     """A DDL that moved or dropped partitions of a table. Rows of versions below `before_version` may still arrive after
     it. Rows carry the id of the table, not of the partition, so `info`, the table before the DDL, is used to compute
-    it."""
+    it. `finished_ts`: TiDB ends a DDL when no transaction uses the table as it was before (metadata locks), so a row
+    that commits later is in the new partitions, whatever the version of its transaction; 0: not known."""
 
     before_version: int
     info: TableInfo
+    finished_ts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +205,12 @@ class SchemaView:
             return False
         return schema_version > self.verified.get(table_id, 0)
 
-    def relocation(self, table_id: int, schema_version: int) -> Relocation | None:
-        """The first DDL after this version that moved or dropped partitions of the table; None: no such DDL."""
-        return next((s for s in self.relocations.get(table_id, ()) if schema_version < s.before_version), None)
+    def relocation(self, table_id: int, schema_version: int, commit_ts: int) -> Relocation | None:
+        """The first DDL that moved or dropped partitions of the table under a row of this version; None: no such
+        DDL."""
+        known = self.relocations.get(table_id, ())
+        older = (s for s in known if schema_version < s.before_version)
+        return next((s for s in older if commit_ts <= s.finished_ts or not s.finished_ts), None)
 
     def relocated(
         self, table_id: int, relocation: Relocation, physical_id: int | None, commit_ts: int
@@ -250,8 +255,3 @@ class SchemaView:
         if self.unknown_columns is None:
             return (table_id, column_id) not in self.upcoming_columns
         return schema_version <= self.unknown_columns.get((table_id, column_id), -1)
-
-    def only(self, table_ids: Iterable[int]) -> SchemaView:
-        """The view restricted to these tables, for a smaller pickle."""
-        wanted = set(table_ids)
-        return replace(self, tables={i: t for i, t in self.tables.items() if i in wanted})

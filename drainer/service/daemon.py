@@ -27,14 +27,13 @@ from binlog.cluster.keepalive import keep_in_thread
 from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import ClusterClock, connect_timestamps
+from binlog.cluster.timestamp import ClusterClock, connect_timestamps, current_ts
 from binlog.cluster.upstream import pd_addresses
 from binlog.errors import BinlogError, ConfigError
 from binlog.pb import cistern_pb2
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method
 from binlog.rpc.session import Settings
-from binlog.rpc.waiting import Waiting
 from binlog.runtime import metrics
 from binlog.runtime.fields import reachable
 from binlog.runtime.http import StatusServer
@@ -51,6 +50,7 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.departed_pumps import DepartedPumps, scope_of
 from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
+from drainer.ranges.progress import LoadProgress
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
@@ -61,8 +61,9 @@ from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s
-from drainer.spark.startup.archive_maker import make_where_missing
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s, unfinished
+from drainer.sink.errors import DestinationRefused
+from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
 # The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
@@ -73,27 +74,12 @@ from drainer.spark.startup.session_opening import Opening
 STOP_S = 1.0
 
 
-class CisternServer:
-    """Serves between `start` and `close`. `port`: the port on which it listens."""
-
-    def __init__(self, addr: str, security: Security, pages: StatusServer) -> None:
-        """`pages` may already be serving, or only be prepared; it is closed after this server."""
-        self._addr = addr
-        self._pages = pages
-        methods = {b"/binlog.Cistern/Notify": Method(unary=_notify)}
-        self._listener = Listener(Settings(methods, Waiting()), security)
-        self._listener.serve_http1(pages.protocol)
-
-    async def start(self) -> None:
-        """Start listening. ConfigError names an address that cannot be used."""
-        await self._listener.start(self._addr)
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
-
-    async def close(self) -> None:
-        await self._listener.stop(STOP_S)
+def cistern_server(security: Security, pages: StatusServer) -> Listener:
+    """Return the server of `addr`, not started yet: gRPC, and the pages, which may already be serving or only be
+    prepared. They are closed after it."""
+    listener = Listener(Settings({b"/binlog.Cistern/Notify": Method(unary=_notify)}), security)
+    listener.serve_http1(pages.protocol)
+    return listener
 
 
 async def _notify(_request: Buffer) -> bytes:
@@ -172,7 +158,9 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         try:
             if config.standby:
                 await _unless(stop, _first(candidate, starting))
-            now_ts = await _unless(stop, _now_ts(config, etcd, security))
+            if config.upstream.first_load and not await _first_load(config, stop, starting):
+                raise _StoppedEarly
+            now_ts = await _unless(stop, _now_ts(config, etcd, security))  # heartbeats are counted from it
             upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate)
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
@@ -193,17 +181,20 @@ async def _first(candidate: Candidate, pages: StartingPages) -> None:
     _log.info("no other drainer with this node id runs")
 
 
+async def _first_load(config: Config, stop: asyncio.Event, pages: StartingPages) -> bool:
+    from drainer.service.first_load import load  # imports a client of servers, for which no other start waits
+
+    pages.load = LoadProgress()
+    return await load(config, stop, pages.load, unless_begun=True)
+
+
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
     """Return the current TSO: from the timestamp source if initial-commit-ts is not set, else approximated from the
     clock.
     """
     if config.initial_commit_ts >= 0:
         return tso.compose(int(time.time() * 1000))
-    timestamps = await connect_timestamps(etcd, config, security)
-    try:
-        return await timestamps.get()
-    finally:
-        await timestamps.close()
+    return await current_ts(etcd, config, security)
 
 
 @contextlib.asynccontextmanager
@@ -238,6 +229,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         )
         await _unless(stop, reading)
         provider.check_rules()
+        if unfinished(position.loads, provider.schema.view().tables):
+            raise DestinationRefused(f"{destination.name}: its first load is not complete; continue it: drainer load")
         if isinstance(destination, ChecksTables):
             destination.check_tables(provider.schema.view())
         schema_provider = LoopSchemaProvider(provider, asyncio.get_running_loop())
@@ -410,15 +403,15 @@ async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
     the registry, as a killed drainer is."""
     security = config.security.security()
     server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
-    cistern = CisternServer(config.addr, security, server)
+    cistern = cistern_server(security, server)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.close)
         if config.status_address():
             await server.start()
         else:
             await server.prepare()
-        stack.push_async_callback(cistern.close)
-        await cistern.start()
+        stack.push_async_callback(cistern.stop, STOP_S)
+        await cistern.start(config.addr)
         if config.metrics_addr and config.metrics_interval:
             pushing = metrics.push(config.metrics_addr, config.identity(), interval_s=config.metrics_interval)
             stack.push_async_callback(_end, asyncio.create_task(pushing, name="metrics"))

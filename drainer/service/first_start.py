@@ -9,14 +9,14 @@ since the first table was created, it starts from the beginning. Starting now wo
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from binlog.cluster import tso
 from binlog.errors import BinlogError, PurgedPosition
 from binlog.runtime.log import get_logger
 
 from drainer.config import Config
-from drainer.pumps.watermark import BatchLimits, Watermark
+from drainer.pumps.survey import PumpSet
+from drainer.pumps.watermark import BatchLimits
 from drainer.schema.provider import Known
 from drainer.sink.base import FirstStart, Position
 
@@ -33,12 +33,6 @@ REMEDY = (
 _log = get_logger(__name__)
 
 
-class Survey(Protocol):
-    """The part of drainer.pumps.survey.PumpSet that is used here."""
-
-    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark: ...
-
-
 def is_given(config: Config) -> bool:
     """Return whether initial-commit-ts is set in the file, by a flag or in the environment."""
     return "initial_commit_ts" in config.model_fields_set
@@ -49,7 +43,7 @@ def only_published(config: Config) -> bool:
     return not config.schema_.history_file and not config.schema_.history_url
 
 
-async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart:
+async def first_start(config: Config, known: Known, pumps: PumpSet) -> FirstStart:
     """Return the start options from which the destination chooses if it has no position."""
     may_begin = not is_given(config) and only_published(config) and bool(known.tables)
     if may_begin and await _has_everything(pumps, known.first_ts):
@@ -57,7 +51,7 @@ async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart
     return FirstStart(known.tables)
 
 
-async def _has_everything(pumps: Survey, first_ts: int) -> bool:
+async def _has_everything(pumps: PumpSet, first_ts: int) -> bool:
     """Return whether no pump that answers has purged binlogs after `first_ts`. Pumps that do not answer are not
     checked.
     """

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlog.cluster import tso
-from binlog.runtime.chart import Chart, bytes_tick, count_tick, seconds_tick
+from binlog.runtime.chart import Chart, bytes_text, count_tick, seconds_tick
 from binlog.runtime.history import History
-from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 
 LAG_WARN_S = 30.0
 PENDING_WARN_S = 10.0
@@ -49,15 +49,26 @@ def charts(history: History, now_s: float) -> Sequence[Chart]:
     return (
         Chart("lag", history.series("lag_s", now_s), seconds_tick),
         Chart("rows applied a second", history.series("rows", now_s), count_tick),
-        Chart("bytes of binlogs read a second", history.series("read_bytes", now_s), bytes_tick, 1024),
-        Chart("available on the disk of data-dir", history.series("disk_bytes", now_s), bytes_tick, 1024),
+        Chart("bytes of binlogs read a second", history.series("read_bytes", now_s), bytes_text, 1024),
+        Chart("available on the disk of data-dir", history.series("disk_bytes", now_s), bytes_text, 1024),
     )
 
 
 def starting_page(document: Mapping[str, Any]) -> str:
     """Return the page of a starting drainer. `document`: that of drainer.service.status.StartingPages."""
-    title = f"drainer {document['NodeID']}"
-    return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
+    title, subtitle = f"drainer {document['NodeID']}", f"into {document['Destination']} · {document['Phase']}"
+    facts = _first_load(document["FirstLoad"]) if "FirstLoad" in document else ()
+    return render(title, subtitle, facts=facts, alarms=_failing(document))
+
+
+def _first_load(found: Mapping[str, Any]) -> Sequence[Fact]:
+    left, divided = found["secondsLeft"], f"{found['divided']:,} of {found['tables']:,} tables divided"
+    return (
+        Fact("ranges loaded", f"{found['loaded']:,} of {found['ranges']:,}", divided),
+        Fact("rows loaded", f"{found['rows']:,}", f"{bytes_text(found['bytes'])} since the start"),
+        Fact("rows a second", f"{found['rowsPerSecond']:,}"),
+        Fact("time left", "unknown" if left is None else span_text(left)),
+    )
 
 
 def _failing(document: Mapping[str, Any]) -> list[Alarm]:

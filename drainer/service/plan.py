@@ -7,7 +7,7 @@ registers nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from drainer.row.key import choose_key
 from drainer.row.layout import replicated
 from drainer.schema.errors import RuleRefused
 from drainer.schema.job_policy import Policy
+from drainer.schema.merged import Destination, Union
 from drainer.schema.provider import SchemaProvider
 from drainer.service.daemon import job_sources, snapshot_reader
 
@@ -64,17 +65,19 @@ async def planned(config: Config) -> Plan:
 def plan_of(policy: Policy, tables: Iterable[tuple[str, TableInfo]]) -> Plan:
     """Say what becomes of these tables."""
     tables = sorted(tables, key=lambda one: (one[0], one[1].name))
-    found = tuple(_table(policy, schema, info) for schema, info in tables)
     wanted = [(schema, info) for schema, info in tables if info.has_rows and policy.filter.allows(schema, info.name)]
-    errors = [one.error for one in found if one.error]
+    unions: Mapping[Destination, Union] = {}
+    errors = []
     try:
-        policy.rules.check_names(wanted)
+        unions = policy.rules.unions(wanted)
     except RuleRefused as error:
         errors.append(str(error))
+    found = tuple(_table(policy, schema, info, unions) for schema, info in tables)
+    errors = list(dict.fromkeys([*(one.error for one in found if one.error), *errors]))
     return Plan(found, tuple(policy.rules.warnings(wanted)), tuple(errors))
 
 
-def _table(policy: Policy, schema: str, info: TableInfo) -> PlannedTable:
+def _table(policy: Policy, schema: str, info: TableInfo, unions: Mapping[Destination, Union]) -> PlannedTable:
     source = f"{schema}.{info.name}"
     why = policy.filter.why_not(schema, info.name)
     if not why and policy.rules.hides(schema, info):
@@ -82,7 +85,7 @@ def _table(policy: Policy, schema: str, info: TableInfo) -> PlannedTable:
     if why:
         return PlannedTable(source, rules=(why,))
     try:
-        applied = policy.rules.applied(schema, info)
+        applied = policy.rules.applied(schema, info, unions)
     except RuleRefused as error:
         return PlannedTable(source, error=str(error))
     made = info if applied is None else applied.info

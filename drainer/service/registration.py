@@ -53,10 +53,10 @@ class DrainerNode:
         self._started_ts, self._started_at = started_ts, time.monotonic()
         self.state = State.OFFLINE
 
-    async def register(self) -> None:
-        """Write the record as online, whatever its state was. RegistryConflict when two drainers start at once."""
-        await self._record.take(self._status(State.ONLINE), await self._record.read())
-        self.state = State.ONLINE
+    async def register(self, state: State = State.ONLINE) -> None:
+        """Write the record with this state, whatever it was. RegistryConflict when two drainers start at once."""
+        await self._record.take(self._status(state), await self._record.read())
+        self.state = state
 
     async def heartbeats(self, interval_s: float = HEARTBEAT_S) -> None:
         """Run until cancelled. Raises Displaced, and the last error after FAILURES_MAX failures in a row."""

@@ -100,11 +100,11 @@ class PlannedBatches:
         self._planned: dict[int, PlannedBatch] = {}
         # Being applied, so that the next one may be read. Owned by the runner: set by Spark's thread that calls for the
         # batch, cleared by the thread that has applied it; cleared too by the thread that starts a query.
-        self._begun: PlannedBatch | None = None
+        self.begun: PlannedBatch | None = None
 
     def reset(self) -> None:
         """Forget all batches, because a query begins at the position."""
-        self._begun, self._planned = None, {}
+        self.begun, self._planned = None, {}
 
     def plan(self, plan: PlannedBatch, applied_ts: int) -> None:
         """Add a planned batch, and remove those up to `applied_ts`."""
@@ -118,18 +118,6 @@ class PlannedBatches:
     def planned(self, until_ts: int) -> PlannedBatch | None:
         """Return the batch that ends at `until_ts`, if one is planned and not applied."""
         return self._planned.get(until_ts)
-
-    def begin(self, plan: PlannedBatch) -> None:
-        """Note that a batch is being applied; the next one may be read meanwhile."""
-        self._begun = plan
-
-    def end(self) -> None:
-        """Note that no batch is being applied any more."""
-        self._begun = None
-
-    @property
-    def begun(self) -> PlannedBatch | None:
-        return self._begun
 
 
 class QueryPlanner:
@@ -471,7 +459,7 @@ class Scheduler:
 
     def applied(self) -> None:
         """Note that a batch has been applied. Called from any thread."""
-        self.batches.end()
+        self.batches.begun = None
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     async def _check_reached(self) -> None:

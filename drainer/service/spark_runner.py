@@ -217,7 +217,7 @@ class SparkRun:
         if plan.fold is None:
             self._apply(plan, micro_batch)
             return
-        self._scheduler.batches.begin(plan)
+        self._scheduler.batches.begun = plan
         # There may be no next batch, whose call would raise this batch's error and end the query.
         self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from binlog.cluster import tso
 from binlog.cluster.node import Event, State, next_state
@@ -16,13 +15,14 @@ from binlog.runtime.history import History
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start
-from drainer.failures import FAILURES, Failures
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import PumpView
 from drainer.pumps.survey import PumpSet
+from drainer.ranges.progress import LoadProgress
 from drainer.service.page import page, starting_page
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.sink.base import AnySink, BuildsIndexes
+from drainer.sink.retry import FAILURES, Failures
 
 OK, FAILED = 200, 3  # upstream's codes inside its JSON
 CONFLICT = 409
@@ -340,21 +340,15 @@ STATE = "PUT /state/{node_id}/{action}"
 CHANGEFEED = "PUT /changefeed/{node_id}/{command}"
 
 
-class PageHandlers(Protocol):
-    """HTTP handlers by path, for PATHS, STATE and CHANGEFEED."""
-
-    def routes(self) -> Mapping[str, Page]: ...
-
-    def actions(self) -> Mapping[str, Action]: ...
-
-
 class StartingPages:
-    """The pages before the destination is open: node id, destination and the current error."""
+    """The pages before the destination is open: node id, destination and the current error; `load`: the first load that
+    runs."""
 
     def __init__(self, node_id: str, destination: str) -> None:
         self._node_id = node_id
         self._destination = destination
         self._running_at = ""
+        self.load: LoadProgress | None = None
 
     def wait_for(self, address: str) -> None:
         """Show that this drainer waits for the one at `address` to end; "": no longer."""
@@ -362,7 +356,9 @@ class StartingPages:
         _STANDBY.set(bool(address))
 
     def _phase(self) -> str:
-        return f"standby of {self._running_at}" if self._running_at else "opening the destination"
+        if self._running_at:
+            return f"standby of {self._running_at}"
+        return (self.load and self.load.phase()) or "opening the destination"
 
     def routes(self) -> Mapping[str, Page]:
         return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
@@ -379,6 +375,7 @@ class StartingPages:
             "NodeID": self._node_id,
             "Phase": self._phase(),
             "Destination": self._destination,
+            **({"FirstLoad": self.load.document()} if self.load and self.load.tables else {}),
             **error_fields(FAILURES),
         }
 
@@ -406,7 +403,7 @@ class StartingPages:
 class PageSwitch:
     """Handlers of the status server that delegate to `shown`, which is replaced once the destination is open."""
 
-    def __init__(self, shown: PageHandlers) -> None:
+    def __init__(self, shown: Status | StartingPages) -> None:
         self.shown = shown
 
     def routes(self) -> Mapping[str, Page]:

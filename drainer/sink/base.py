@@ -32,13 +32,14 @@ with the writer and committer of stream processors, writers store no position an
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
+from drainer.sink.errors import DestinationRefused
 
 if TYPE_CHECKING:
     from drainer.changes.decode import Changes
@@ -82,16 +83,52 @@ class Intent:
     counts: tuple[int, ...] = ()
 
 
+# Stands for all tables of a first load: its one range is to create them, and to list those that are to be loaded.
+SCHEMA_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """How far the first load of a table is. `table_id`: upstream's, or SCHEMA_ID. `borders`: those between its ranges,
+    in the order of its key; None: it is not divided yet. `loaded`: how many of its ranges, from the first one, are
+    loaded."""
+
+    table_id: int
+    borders: tuple[tuple[str, ...], ...] | None = None
+    loaded: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.borders is not None and self.loaded > len(self.borders)
+
+
+def unfinished(loads: Iterable[TableLoad], known: Collection[int]) -> list[TableLoad]:
+    """The loads that are left, those of tables that are not divided first, in the order of their ids. `known`: ids of
+    the tables that are replicated: a table that upstream has dropped, or that is no longer replicated, is not
+    loaded."""
+    left = [load for load in loads if not load.is_complete and (load.table_id == SCHEMA_ID or load.table_id in known)]
+    return sorted(left, key=lambda load: (load.borders is not None, load.table_id))
+
+
 @dataclass(frozen=True, slots=True)
 class FirstStart:
     """Where a destination without a position begins. It is asked which of `tables` it has. If it has none of them, it
-    begins at `empty_ts`, if that is given."""
+    begins at `empty_ts`, if that is given. `loads`: with a first load, which it records before its position."""
 
     tables: tuple[TableName, ...] = ()
     empty_ts: int | None = None
+    loads: bool = False
 
     def begin_ts(self, initial_ts: int, missing: Sequence[TableName]) -> int:
-        """Return the commit_ts to begin at, given the tables that the destination does not have."""
+        """Return the commit_ts to begin at, given the tables that the destination does not have. Raises
+        DestinationRefused if a first load would find rows there."""
+        if self.loads and len(missing) < len(self.tables):
+            there = sorted(set(self.tables) - set(missing))
+            named = ", ".join(f"{schema}.{table}" for schema, table in there[:5])
+            raise DestinationRefused(
+                f"a first load needs a destination without the tables that it creates; {len(there)} of them are there, "
+                f"such as {named}: drop them, or begin the stream without a load"
+            )
         return initial_ts if self.empty_ts is None or len(missing) < len(self.tables) else self.empty_ts
 
     def missing(self, there: Collection[TableName]) -> tuple[TableName, ...]:
@@ -104,7 +141,8 @@ class FirstStart:
 class Position:
     """The position that `open` found. `fresh`: the destination had no position of this changefeed before. `settled`:
     ids of DDL jobs that a crash had interrupted and that `open` found to be complete; `commit_ts` includes them.
-    `missing`: which of the tables of FirstStart the destination does not have."""
+    `missing`: which of the tables of FirstStart the destination does not have. `loads`: those of a first load, complete
+    or not."""
 
     commit_ts: int
     schema_version: int
@@ -112,6 +150,7 @@ class Position:
     fresh: bool
     settled: tuple[int, ...] = ()
     missing: tuple[TableName, ...] = ()
+    loads: tuple[TableLoad, ...] = ()
 
 
 NO_QUESTION = FirstStart()
@@ -123,16 +162,6 @@ class Wants(StrEnum):
 
     NET = "net"
     CHANGES = "changes"
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The outcome of one transaction. `rows`: net rows and changes written. `repeated`: the transaction turned out to
-    be committed already, because the answer to an earlier attempt had been lost."""
-
-    rows: int
-    statements: int
-    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +195,14 @@ class SlotWriter(Protocol[S_contra]):
 class Slotting(Protocol):
     """Assigns changes to slots, for a sink that wants every change. Picklable. The assignment is part of a recorded
     intent: it must depend on nothing but the change, and a different assignment needs a different `version` (rule 16).
-    Net rows are always assigned by their key (drainer/order/slot.py)."""
+    Net rows are always assigned by their key (drainer/changes/slot_blob.py)."""
 
     @property
     def version(self) -> int: ...
 
     @property
-    def count(self) -> int | None:
-        """The number of slots. None: it is derived from the number of executors."""
+    def count(self) -> int:
+        """The number of slots."""
         ...
 
     @property
@@ -213,13 +242,13 @@ class Sink(Protocol[S_contra]):
         Raises LockHeld, DdlUndecided, DestinationDown, DestinationRefused."""
         ...
 
-    def apply(self, segment: S_contra, schema_version: int) -> Applied:
+    def apply(self, segment: S_contra, schema_version: int) -> None:
         """Write (after_ts, until_ts] in ONE transaction that also moves the position from after_ts to until_ts.
 
         Raises Fenced, PositionMoved, UniqueConflict, RowMissing, ValueChanged, DestinationDown."""
         ...
 
-    def apply_pieces(self, pieces: Pieces[S_contra], schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[S_contra], schema_version: int) -> None:
         """Like `apply`, for a transaction that is too large for one value: write one piece after another, in ONE
         transaction.
 
@@ -328,6 +357,20 @@ class DerivesDdl(Protocol):
 
     @property
     def derives_ddl(self) -> Literal[True]: ...
+
+
+@runtime_checkable
+class LoadsTables(Protocol):
+    """A sink into which tables can be loaded."""
+
+    def loads(self) -> list[TableLoad]:
+        """Return how far the loads are."""
+        ...
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        """Store the state of these loads and count one more range of `done` as loaded, in one transaction. Raises
+        Fenced, PositionMoved."""
+        ...
 
 
 @runtime_checkable

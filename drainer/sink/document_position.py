@@ -8,6 +8,7 @@ half-way, and what a crash leaves beside it is not looked at. A drainer holds `<
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import zlib
@@ -18,15 +19,42 @@ from pathlib import Path
 from typing import Any, Final
 
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.directories import sync_directory
+from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.sink.base import Identity, Intent
-from drainer.sink.disk import lock
-from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.position import DONE, ChunkMark, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
+from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
+from drainer.sink.position import DONE, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
+
+# A lock file for the one process that may write to a destination.
+
+
+def lock(path: Path) -> int:
+    """Lock `<path>.lock`, making it and its directory; the lock is held until the returned descriptor is closed, or the
+    process ends.
+
+    Raises LockHeld while another process holds it, and DestinationRefused where it cannot be made or locked."""
+    beside = path.with_name(path.name + ".lock")
+    try:
+        make_directory(path.parent)
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DestinationRefused(
+            f"cannot make {beside}: {error.strerror}; {path.parent} must be a directory in which this user may write"
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise LockHeld(f"{path} is being written by another drainer (it holds {beside})") from error
+    except OSError as error:
+        os.close(handle)
+        raise DestinationRefused(
+            f"{beside} cannot be locked ({error}): put {path} on a file system with locks"
+        ) from error
+    return handle
+
 
 POSITION: Final = "position.json"
-Chunk = tuple[int, str, int]  # until_ts, stage, slot
 
 
 @dataclass
@@ -35,7 +63,6 @@ class Document:
 
     stored: Stored | None = None
     jobs: dict[int, JobMark] = field(default_factory=dict)
-    chunks: dict[Chunk, ChunkMark] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -106,33 +133,6 @@ class DocumentPositionStore:
             for id_, mark in self.document.jobs.items()
             if id_ >= before or mark.commit_ts >= before_ts or mark.state != DONE
         }
-
-    def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        chunks = self.document.chunks
-        for key, mark in chunks.items():
-            if key[:2] == (intent.until_ts, stage):
-                chunks[key] = replace(mark, epoch=epoch)
-        for slot in range(intent.slots):
-            chunks.setdefault((intent.until_ts, stage, slot), ChunkMark(epoch, 0, 0))
-
-    def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None:
-        return self.document.chunks.get((intent.until_ts, stage, slot))
-
-    def step_chunk(self, *, epoch: int, intent: Intent, stage: str, slot: int, chunk: int, total: int) -> bool:
-        mark = self.chunk(intent=intent, stage=stage, slot=slot)
-        if mark is None or (mark.epoch, mark.done) != (epoch, chunk) or mark.total not in (0, total):
-            return False
-        self.document.chunks[(intent.until_ts, stage, slot)] = ChunkMark(epoch, chunk + 1, total)
-        return True
-
-    def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
-        marks = self.document.chunks.items()
-        of_range = (intent.until_ts, stage)
-        return sorted(key[2] for key, mark in marks if key[:2] == of_range and mark.done < mark.total)
-
-    def purge_chunks(self, intent: Intent) -> None:
-        chunks = self.document.chunks
-        self.document.chunks = {key: mark for key, mark in chunks.items() if key[0] > intent.until_ts}
 
 
 def label_of(identity: Identity, store: object) -> str:
@@ -222,7 +222,6 @@ def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
         "changefeed": identity.changefeed,
         "position": position,
         "jobs": [asdict(mark) for mark in document.jobs.values()],
-        "chunks": [[*key, *(mark.epoch, mark.done, mark.total)] for key, mark in document.chunks.items()],
         "notes": document.notes,
     }
 
@@ -234,5 +233,4 @@ def _document_of(body: dict[str, Any], label: str) -> Document:
         intent = intent_of(position["intent"], label)[0] if position["intent"] is not None else None
         found.stored = Stored(**{**position, "intent": intent})
     found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}
-    found.chunks = {(until, stage, slot): ChunkMark(*mark) for until, stage, slot, *mark in body["chunks"]}
     return found

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
+
+if TYPE_CHECKING:
+    from drainer.batch.work import TableShape
+
+_log = get_logger(__name__)
 
 
 class DestinationError(BinlogError):
@@ -10,6 +18,10 @@ class DestinationError(BinlogError):
     error."""
 
     failing_s = 0.0
+
+
+class Transient(DestinationError):
+    """A failure of one try: another one may succeed."""
 
 
 class DestinationDown(DestinationError):
@@ -32,6 +44,10 @@ class PositionMoved(DestinationError):
     """The destination's position is neither the start nor the end of what was to be applied."""
 
 
+class SchemaMoved(DestinationError):
+    """A DDL has run at the destination since it was opened."""
+
+
 class CommitRefused(DestinationError):
     """The destination accepted every statement of a transaction and refused its COMMIT. Nothing of it was written."""
 
@@ -48,10 +64,6 @@ class DdlFailed(DestinationError):
 class DdlUndecided(DestinationError):
     """A crash interrupted a DDL, and the tables do not show whether it took effect. An operator must decide."""
 
-    def __init__(self, message: str, *, job_id: int) -> None:
-        super().__init__(message)
-        self.job_id = job_id
-
 
 class DataError(DestinationError):
     """A row could not be written. `schema`, `table`: the row's table; `commit_ts`: its transaction (0: not known yet).
@@ -65,6 +77,11 @@ class DataError(DestinationError):
         self.table_id = 0
         self.identity = b""
         self.shown = ""
+
+    @classmethod
+    def of(cls, shape: TableShape, text: str, **more: str) -> Self:
+        """Return the error of a row of this table."""
+        return cls(f"{shape.schema}.{shape.table}: {text}", schema=shape.schema, table=shape.table, **more)
 
     def name_transaction(self, commit_ts: int, start_ts: int, keys: str) -> None:
         """Add to the message which transaction it is and how to skip it. `keys`: keys of its rows in this table."""
@@ -102,6 +119,26 @@ class UniqueConflict(DataError):
 
 class RowMissing(DataError):
     """An UPDATE or DELETE in a table without a key matched no row: the destination differs from upstream."""
+
+
+class MissingRows:
+    """Where it is no error: logs a warning, once for each table while the destination is open."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        self.count = 0
+
+    def note(self, shape: TableShape, rows: int) -> None:
+        self.count += rows
+        table = (shape.schema, shape.table)
+        if rows and table not in self._told:
+            self._told.add(table)
+            _log.warning(
+                "a row to update or delete is missing in the destination; its table has no key, so other rows may "
+                "differ too",
+                table=f"{shape.schema}.{shape.table}",
+                rows=rows,
+            )
 
 
 class ValueChanged(DataError):

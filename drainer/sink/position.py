@@ -1,4 +1,4 @@
-"""The interface by which a destination stores a changefeed's position, epoch, intent, DDL marks and chunk marks.
+"""The interface by which a destination stores a changefeed's position, epoch, intent and DDL marks.
 
     position   commit_ts and schema version: everything up to there has been applied, nothing after it
                (rule 17: the destination's position decides)
@@ -6,25 +6,25 @@
     intent     the range that is being distributed, and how it is divided (rule 16: same chunks); `stage`: the
                sink's progress with it
     DDL jobs   which have been run, and which one a crash interrupted
-    chunks     for each slot of the range, how many of its transactions have been committed
 
 A PositionStore works within a transaction of its caller: its changes become durable with that transaction or not at
-all. Implementations: sql_position.py (servers and SQLite), document_position.py (memory and a file).
+all. Implementations: SqlPositionStore below (servers and SQLite), document_position.py (memory and a file).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 from binlog.cluster import tso
 
-from drainer.sink.base import Intent
+from drainer.sink.base import SCHEMA_ID, Intent, TableLoad
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 
 DONE = "done"
+BUILDING: Final = "building"  # of an index, beside the stream; a state has at most 8 characters
 KEPT_JOBS: Final = 1000
 KEPT_JOBS_MS: Final = 86_400_000
 
@@ -52,15 +52,6 @@ class JobMark:
     schema_version: int = 0
     statement: int = 0
     plan: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkMark:
-    """The mark of a slot: `done` of its `total` chunks are committed. `total` is 0 until the first one is."""
-
-    epoch: int
-    done: int
-    total: int
 
 
 class PositionStore(Protocol):
@@ -122,26 +113,6 @@ class PositionStore(Protocol):
         """Remove the jobs that are DONE and have an id below `before` and a commit_ts below `before_ts`."""
         ...
 
-    def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        """Set the epoch of every slot's mark of this stage, and create the marks that do not exist."""
-        ...
-
-    def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None: ...
-
-    def step_chunk(self, *, epoch: int, intent: Intent, stage: str, slot: int, chunk: int, total: int) -> bool:
-        """Record chunk number `chunk` (from 0) of `total` as done. Return False and change nothing if it is not the
-        next chunk in this epoch: an attempt of an older epoch, a second attempt of the same chunk, or a finished
-        range."""
-        ...
-
-    def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
-        """Return the slots of which some chunks, but not all, are done."""
-        ...
-
-    def purge_chunks(self, intent: Intent) -> None:
-        """Remove the marks of a finished range, of all stages, and all older marks."""
-        ...
-
 
 def purge_old_jobs(store: PositionStore, job_id: int, commit_ts: int) -> None:
     """Remove old jobs after this one is done. A job that ran early (rule 14: DDL before the rows that need it) must
@@ -194,18 +165,166 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
         ) from error
 
 
-def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
-    """Return the mark if it has this epoch. Raises Fenced."""
-    if mark is None or mark.epoch != epoch:
-        held = "its marks are gone" if mark is None else f"its epoch is {mark.epoch}"
-        raise Fenced(f"{label}: slot {slot} of ({intent.after_ts}, {intent.until_ts}] is not epoch {epoch}'s: {held}")
-    return mark
+# Stores a changefeed's position in tables of its destination, in SQL that both servers and SQLite understand.
+#
+# `drainer_position` one row per changefeed: position, epoch, open intent `drainer_ddl` one row per DDL job: running
+# or done `drainer_load` one row per table of a first load: its borders, and how many of its ranges are loaded
+#
+# A fence is the WHERE of its UPDATE: it must change exactly one row.
+
+Value = int | str | None
+OURS = "cluster_id=? AND changefeed=?"
+_VERSION = "schema_version=CASE WHEN schema_version<? THEN ? ELSE schema_version END"
 
 
-def check_cut(mark: ChunkMark, total: int, label: str, *, slot: int) -> None:
-    """Raise PositionMoved if this attempt divides the slot into another number of chunks than the attempt before."""
-    if mark.total not in (0, total):
-        raise PositionMoved(
-            f"{label}: slot {slot} was cut into {mark.total} chunks before and into {total} now; the range must be "
-            f"decoded, filtered and cut as its intent says"
+class Tables(Protocol):
+    """A database within a transaction, and whose rows are meant. A `?` stands for a value, a `{name}` for a table."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """cluster_id and changefeed, as they are stored."""
+        ...
+
+    def execute(self, text: str, values: Sequence[Value]) -> int:
+        """How many rows it found."""
+        ...
+
+    def query(self, text: str, values: Sequence[Value]) -> Sequence[Sequence[Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SqlPositionStore:
+    """See position.PositionStore."""
+
+    tables: Tables
+
+    @property
+    def label(self) -> str:
+        return self.tables.label
+
+    def read(self) -> Stored | None:
+        rows = self.tables.query(
+            f"SELECT commit_ts, schema_version, epoch, node_id, intent FROM {{drainer_position}} WHERE {OURS}",
+            self.tables.key,
         )
+        if not rows:
+            return None
+        commit_ts, schema_version, epoch, node_id, intent = rows[0]
+        opened, stage = intent_of(str(intent), self.label) if intent is not None else (None, "")
+        return Stored(int(commit_ts or 0), int(schema_version or 0), int(epoch or 0), str(node_id), opened, stage)
+
+    def create(self, commit_ts: int, schema_version: int = 0, *, loads: bool = False) -> None:
+        """`loads`: with the load of SCHEMA_ID. Loads of an earlier position are forgotten, with the marks of what they
+        created: jobs below 0. All of this precedes the position, because the caller may have no transaction, and no
+        position may be found without its load."""
+        self.tables.execute(f"DELETE FROM {{drainer_load}} WHERE {OURS}", self.tables.key)
+        self.tables.execute(f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<0", self.tables.key)
+        if loads:
+            self._put_load(TableLoad(SCHEMA_ID, ()))
+        self.tables.execute(
+            "INSERT INTO {drainer_position}"
+            " (cluster_id, changefeed, commit_ts, schema_version, epoch, node_id, intent) VALUES (?,?,?,?,0,'',NULL)",
+            (*self.tables.key, commit_ts, schema_version),
+        )
+
+    def take_epoch(self, epoch: int, node_id: str) -> int:
+        if not self._swap("epoch=?, node_id=?", (epoch + 1, node_id), "epoch=?", (epoch,)):
+            raise taken_meanwhile(self)
+        return epoch + 1
+
+    def hold(self, epoch: int) -> None:
+        if not self._swap("epoch=epoch", (), "epoch=?", (epoch,)):
+            raise refusal(self, epoch=epoch, after_ts=0, until_ts=0)
+
+    def move(self, *, epoch: int, after_ts: int, until_ts: int, schema_version: int) -> None:
+        self._moved(epoch, after_ts, until_ts, schema_version, "", "intent IS NULL")
+
+    def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
+        values = (intent_text(intent, stage),)
+        if not self._swap("intent=?", values, "epoch=? AND commit_ts=?", (epoch, intent.after_ts)):
+            raise refusal(self, epoch=epoch, after_ts=intent.after_ts, until_ts=intent.until_ts)
+
+    def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:
+        self._moved(epoch, intent.after_ts, intent.until_ts, schema_version, ", intent=NULL", "intent IS NOT NULL")
+
+    def _moved(self, epoch: int, after_ts: int, until_ts: int, schema_version: int, and_set: str, only: str) -> None:
+        to = f"commit_ts=?, {_VERSION}{and_set}"
+        values = (until_ts, schema_version, schema_version)
+        if not self._swap(to, values, f"epoch=? AND commit_ts=? AND {only}", (epoch, after_ts)):
+            raise refusal(self, epoch=epoch, after_ts=after_ts, until_ts=until_ts)
+
+    def _swap(self, to: str, values: Sequence[Value], where: str, wanted: Sequence[Value]) -> bool:
+        """Update this changefeed's row to `to` if it matches `where`. Return whether it did."""
+        text = f"UPDATE {{drainer_position}} SET {to} WHERE {OURS} AND {where}"
+        return self.tables.execute(text, (*values, *self.tables.key, *wanted)) == 1
+
+    def job(self, job_id: int) -> JobMark | None:
+        return next(iter(self._jobs("job_id=?", job_id)), None)
+
+    def open_jobs(self) -> list[JobMark]:
+        return self._jobs("state<>?", DONE)
+
+    def _jobs(self, where: str, value: Value) -> list[JobMark]:
+        rows = self.tables.query(
+            "SELECT job_id, state, commit_ts, schema_version, statement, plan FROM {drainer_ddl}"
+            f" WHERE {OURS} AND {where} ORDER BY job_id",
+            (*self.tables.key, value),
+        )
+        return [
+            JobMark(int(job_id), str(state), int(commit_ts), int(version), int(statement), str(plan))
+            for job_id, state, commit_ts, version, statement, plan in rows
+        ]
+
+    def mark_job(self, mark: JobMark) -> None:
+        self.tables.execute(
+            "REPLACE INTO {drainer_ddl}"
+            " (cluster_id, changefeed, job_id, state, commit_ts, schema_version, statement, plan)"
+            " VALUES (?,?,?,?,?,?,?,?)",
+            (*self.tables.key, mark.job_id, mark.state, mark.commit_ts, mark.schema_version, mark.statement, mark.plan),
+        )
+
+    def forget_job(self, job_id: int) -> None:
+        text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id=? AND state<>?"
+        self.tables.execute(text, (*self.tables.key, job_id, DONE))
+
+    def loads(self) -> list[TableLoad]:
+        """The loads of tables, ordered by id."""
+        rows = self.tables.query(
+            f"SELECT table_id, borders, loaded FROM {{drainer_load}} WHERE {OURS} ORDER BY table_id", self.tables.key
+        )
+        return [TableLoad(int(table_id), _borders(text), int(loaded)) for table_id, text, loaded in rows]
+
+    def put_loads(self, epoch: int, loads: Sequence[TableLoad], done: TableLoad | None) -> None:
+        """See base.LoadsTables."""
+        self.hold(epoch)
+        if done is None or self.step_load(done.table_id, done.loaded):
+            for load in loads:
+                self._put_load(load)
+
+    def _put_load(self, load: TableLoad) -> None:
+        borders = None if load.borders is None else json.dumps(load.borders)
+        self.tables.execute(
+            "REPLACE INTO {drainer_load} (cluster_id, changefeed, table_id, borders, loaded) VALUES (?,?,?,?,?)",
+            (*self.tables.key, load.table_id, borders, load.loaded),
+        )
+
+    def step_load(self, table_id: int, number: int) -> bool:
+        """Record range `number` (from 0) as loaded. Return False and change nothing if it is loaded already. Raises
+        PositionMoved if it is not the next one."""
+        text = f"UPDATE {{drainer_load}} SET loaded=? WHERE {OURS} AND table_id=? AND loaded=?"
+        if self.tables.execute(text, (number + 1, *self.tables.key, table_id, number)) == 1:
+            return True
+        if any(load.table_id == table_id and load.loaded > number for load in self.loads()):
+            return False
+        raise PositionMoved(f"{self.label}: range {number} of table {table_id} is not the next one of its load")
+
+    def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<? AND commit_ts<? AND state=?"
+        self.tables.execute(text, (*self.tables.key, before, before_ts, DONE))
+
+
+def _borders(text: str | None) -> tuple[tuple[str, ...], ...] | None:
+    return None if text is None else tuple(tuple(border) for border in json.loads(text))

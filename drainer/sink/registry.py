@@ -52,7 +52,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "tidb": _SERVER,
     "mariadb": _SERVER,
     "sqlite": Kind(
-        "drainer.sink.sqlite.section:SQLiteSection",
+        "drainer.sink.sqlite.file:SQLiteSection",
         "drainer.sink.sqlite.sink:make",
         replay="drainer.sink.sqlite.replay:make",
         has_tables=True,

@@ -13,21 +13,18 @@ from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 from drainer.ddl.lexer import statements, tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import DdlEvent, RowEvent
-from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.sink.errors import DestinationError
 
 # A TIMESTAMP's text from the zone in which a file has it to UTC. Pure.
 
 
-def to_utc(text: bytes, zone: tzinfo) -> bytes:
+def to_utc(text: str, zone: tzinfo) -> str:
     """Convert a time to UTC, with the same number of fractional digits. Raises MessageError if it is not a time."""
     try:
-        shown = text.decode()
-        packed = parse_datetime(shown)
+        packed = parse_datetime(text)
     except ValueError as error:
         raise MessageError(f"{text!r:.60} is no TIMESTAMP") from error
-    digits = len(shown.partition(".")[2])
-    return datetime_text(from_zone(packed, zone) if packed else 0, digits).encode()
+    return datetime_text(from_zone(packed, zone) if packed else 0, len(text.partition(".")[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +53,9 @@ class ReplayFailed(DestinationError):
     Nothing of the transaction was written."""
 
     def __init__(self, message: str, *, commit_ts: int, table: str = "") -> None:
-        super().__init__(message, commit_ts, table)
-        self.message = message
+        super().__init__(message)
         self.commit_ts = commit_ts
         self.table = table
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class Replayed:
     """One transaction's rows."""
 
     commit_ts: int
-    events: Sequence[FileEvent | RowEvent]
+    events: Sequence[RowEvent]
 
 
 @dataclass(frozen=True, slots=True)

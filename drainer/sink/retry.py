@@ -1,20 +1,78 @@
-"""Retries with growing pauses and a time limit, visible in the log and the metrics."""
+"""Retries with growing pauses and a time limit, visible in the log and the metrics; and the process-wide register of
+operations that currently fail and are retried, for the page, /status and a metric."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from binlog.runtime import metrics
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.sink.errors import DestinationDown, DestinationError
 
 _log = get_logger(__name__)
+
+# A deadlock between slots succeeds at the next try and is not reported; a third failure in a row is.
+TRIES_REPORTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`what` has failed `tries` times in a row, first at unix second `since_s`, last at `last_s` with `error`."""
+
+    what: str
+    error: str
+    since_s: float
+    last_s: float
+    tries: int
+
+
+class Failures:
+    """The failing operations by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, Failure] = {}
+        self._last: Failure | None = None
+
+    def failed(self, what: str, error: BaseException, *, tries: int = 1, failing_s: float = 0.0) -> None:
+        """Count `tries` failures of the operation `what`; pass TRIES_REPORTED to report it at once. `failing_s`: how
+        long it has been failing already, for the first of them."""
+        now_s = time.time()
+        with self._lock:
+            before = self._found.get(what) or Failure(what, "", now_s - failing_s, now_s, 0)
+            after = replace(before, error=str(error), last_s=now_s, tries=before.tries + tries)
+            self._found[what] = after
+            if after.tries >= TRIES_REPORTED:
+                self._last = after
+
+    def clear(self, what: str) -> None:
+        with self._lock:
+            self._found.pop(what, None)
+
+    @property
+    def now(self) -> Failure | None:
+        """Return the reported failure that has lasted longest; None if nothing fails."""
+        with self._lock:
+            reported = (failure for failure in self._found.values() if failure.tries >= TRIES_REPORTED)
+            return min(reported, key=lambda failure: failure.since_s, default=None)
+
+    @property
+    def last(self) -> Failure | None:
+        """The most recent reported failure, current or not."""
+        with self._lock:
+            return self._last
+
+
+FAILURES = Failures()
+
+T = TypeVar("T")
 
 _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 5.0
@@ -68,6 +126,24 @@ class RetryDeadline:
         if self._stop.wait(min(self._pause_s * random.uniform(0.5, 1.5), self._wait_s - waited)):
             raise DestinationDown(f"{self.what}: told to stop while waiting: {error}") from error
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
+
+    def repeat(
+        self,
+        work: Callable[[], T],
+        failures: tuple[type[DestinationError], ...],
+        lost: Callable[[DestinationError], object] = lambda _: None,
+    ) -> T:
+        """Return the result of `work`. If it raises one of `failures`, call `lost`, wait, and run it again. Raises
+        DestinationDown at the deadline, and whatever else `work` raises."""
+        while True:
+            try:
+                found = work()
+            except failures as error:
+                lost(error)
+                self.failed(error)
+            else:
+                self.over()
+                return found
 
     def over(self) -> None:
         """The work, or a part of it that need not be repeated, has succeeded."""

@@ -17,8 +17,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
+from drainer.changes.slot_blob import folder_of
 from drainer.sink.base import Receipt
-from drainer.spark import blob_files, shuffle_apply
+from drainer.spark import shuffle_apply
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal, SparkFailed
 
 _log = get_logger(__name__)
@@ -28,7 +29,7 @@ class SparkBatch:
     """One micro-batch of packed rows (MicroBatch). Usable after Spark has gone on to the next one."""
 
     def __init__(self, packed: DataFrame, errors: ErrorSeal, files: str = "") -> None:
-        """`files`: the query's folder of files (blob_files.py), empty if there is none."""
+        """`files`: the query's folder of files (blob_pieces.folder_of), empty if there is none."""
         self._packed = packed
         self._errors = errors
         self._files = files
@@ -37,7 +38,7 @@ class SparkBatch:
 
     def covers(self, after_ts: int, until_ts: int) -> None:
         """Set the batch's range (after_ts, until_ts]. Its files are removed when no reference to the batch is left."""
-        self._folder = blob_files.folder_of(self._files, after_ts, until_ts)
+        self._folder = folder_of(self._files, after_ts, until_ts)
         if self._folder:
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 

@@ -21,13 +21,12 @@ from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import FoldOrder, ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob_pieces import Totals, join_blobs, split_totals
-from drainer.order.slot import LINKS_SLOT
+from drainer.changes.slot_blob import LINKS_SLOT, Totals, join_blobs, split_totals
+from drainer.changes.slots import divide, groups_of
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.watermark import Counted, RangeDiffers, check, together
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError, DestinationDown
-from drainer.spark import blob_files
 from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, ErrorSeal
 from drainer.spark.source.executor import decoder_for, slotted, to_slots
 
@@ -95,7 +94,7 @@ class AssignGroups:
 
     def __call__(self, batches: Batches) -> Batches:
         blobs = [blob for _, blob in parts_of(pieces_by_slot(batches).get(LINKS_SLOT, [])) if blob]
-        groups = self.order.groups(blobs)
+        groups = groups_of(blobs, self.order.slots)
         for batch in slotted({LINKS_SLOT: groups} if groups else {}):
             yield batch.select(SLOTTED.names)
 
@@ -112,7 +111,7 @@ class Divide:
     def __call__(self, batches: Batches) -> Batches:
         for slot, pieces in sorted(pieces_by_slot(batches).items()):
             parts = parts_of(pieces)
-            blobs = self.order.divide([blob for _, blob in parts if blob], self.groups)
+            blobs = divide([blob for _, blob in parts if blob], self.order.slots, self.groups)
             counts, sizes, left_out = zip(*(astuple(totals) for totals, _ in parts), strict=True)
             totals = Totals(sum(counts), sum(sizes), 0 if slot else sum(left_out))
             for batch in to_slots(blobs, self.order.slots, totals, self.folder):
@@ -164,7 +163,7 @@ def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
 
 
 def parts_of(pieces: Sequence[bytes]) -> list[tuple[Totals, bytes]]:
-    return [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
+    return [split_totals(one) for one in join_blobs(pieces)]
 
 
 def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> tuple[list[bytes], int]:

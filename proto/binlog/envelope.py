@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 
 from binlog.errors import DecodeError
@@ -67,7 +66,6 @@ _WRITER_TAG = b"\xa2\x06\x10"  # field 100, bytes, sixteen of them
 
 _HEAD = Struct("<BBBQBB")  # tag 1, tp, tag 2, eight bytes of start_ts, its ninth, tag 3
 _TSO = Struct("<QB")
-_NO_DDL = b"\x38\x00\x40\x00"  # ddl_job_id and ddl_schema_state, both 0: the end of a binlog with rows
 _MORE = 0x8080808080808080  # the continuation bits of eight varint bytes
 
 
@@ -276,35 +274,6 @@ def encode_fake(ts: int) -> bytes:
     return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts)
 
 
-def _merge_rows(prewrite: bytes, commit: bytes) -> bytes | None:
-    """Merge two canonical binlogs of rows with TSOs of the usual length. Return None for anything else."""
-    try:
-        if (
-            prewrite[:3] != b"\x08\x00\x10"
-            or commit[:3] != b"\x08\x01\x10"
-            or prewrite[3:13] != commit[3:13]  # the same start_ts, then the tag of commit_ts
-            or prewrite[12:15] != b"\x18\x00\x22"
-            or commit[22] != 0x22
-        ):
-            return None
-        start, ninth = _TSO.unpack_from(prewrite, 3)
-        commit_ts, last = _TSO.unpack_from(commit, 13)
-        if start & commit_ts & _MORE != _MORE or ninth | last >= 128:
-            return None
-        key_end = 16 + prewrite[15]
-        size = prewrite[key_end + 1]
-        at = key_end + 2
-        if size >= 128:
-            size, at = varint(prewrite, key_end + 1)
-        commit_key_end = 24 + commit[23]
-    except (IndexError, DecodeError, StructError):
-        return None
-    plain = prewrite[15] < 128 and commit[23] < 128 and prewrite[key_end] == 0x2A
-    if not plain or prewrite[at + size :] != _NO_DDL or commit[commit_key_end:] != _NO_DDL:
-        return None
-    return commit[:commit_key_end] + prewrite[key_end:]
-
-
 def _optional(payload: bytes, at: int, end: int) -> bytes | None:
     return payload[at:end] if at else None
 
@@ -316,9 +285,6 @@ def merge(prewrite: bytes, commit: bytes) -> bytes:
     ddl_job_id and ddl_schema_state. For two canonical binlogs, it is the head of the commit and the tail of the
     prewrite. Raises DecodeError if one cannot be read, or if they belong to different transactions.
     """
-    joined = _merge_rows(prewrite, commit)
-    if joined is not None:
-        return joined
     p, c = scan(prewrite), scan(commit)
     if p.start_ts != c.start_ts:
         detail = f"a commit of start_ts {c.start_ts} cannot be merged with the prewrite of {p.start_ts}"

@@ -1,7 +1,7 @@
 """The root of all errors of this project, and the errors that several packages share. Each package adds its own.
 
-An error is raised where the fact is known and carries the fact as attributes. It is translated only once, at the
-program's edge (to a gRPC code or an exit code). No code reads `str(error)` to make a decision.
+An error is raised where the fact is known and carries the fact, as attributes if code uses them. It is translated only
+once, at the program's edge (to a gRPC code or an exit code). No code reads `str(error)` to make a decision.
 """
 
 from __future__ import annotations
@@ -77,23 +77,14 @@ class NotOnline(BinlogError):
     """A prewrite was sent to a pump that accepts none (`P-RPC-03`, the original's text)."""
 
     def __init__(self, state: str) -> None:
-        super().__init__(state)
-        self.state = state
-
-    def __str__(self) -> str:
-        return f"no online: {self.state}"
+        super().__init__(f"no online: {state}")
 
 
 class NoSpace(BinlogError):
     """The disk is at its limit (`P-RPC-06`, the original's text). Both numbers are bytes."""
 
-    def __init__(self, available_bytes: int, limit_bytes: int) -> None:
-        super().__init__(available_bytes, limit_bytes)
-        self.available_bytes = available_bytes
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"no available space, available: {self.available_bytes}, StopWriteAtAvailableSpace: {self.limit_bytes}"
+    def __init__(self, available: int, limit: int) -> None:
+        super().__init__(f"no available space, available: {available}, StopWriteAtAvailableSpace: {limit}")
 
 
 class LogBroken(BinlogError):
@@ -132,31 +123,8 @@ class WatchBroken(EtcdError):
     """A watch ended. The caller must list the keys again to see what changed since."""
 
 
-class WatchCompacted(WatchBroken):
-    """The history that a watch needs was compacted. The caller must list again and watch from that revision."""
-
-    def __init__(self, prefix: str, revision: int, compacted_revision: int) -> None:
-        super().__init__(prefix, revision, compacted_revision)
-        self.prefix = prefix
-        self.revision = revision
-        self.compacted_revision = compacted_revision
-
-    def __str__(self) -> str:
-        return (
-            f"watch of {self.prefix} after revision {self.revision}: "
-            f"history up to revision {self.compacted_revision} is compacted"
-        )
-
-
 class LeaseExpired(EtcdError):
     """The lease has ended; etcd has removed every key attached to it."""
-
-    def __init__(self, lease_id: int) -> None:
-        super().__init__(lease_id)
-        self.lease_id = lease_id
-
-    def __str__(self) -> str:
-        return f"etcd lease {self.lease_id:x} has expired"
 
 
 class RegistryConflict(BinlogError):
@@ -165,14 +133,3 @@ class RegistryConflict(BinlogError):
 
 class NodeNotFound(BinlogError):
     """The registry has no such key (`R-05`, the original's text)."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-    def __str__(self) -> str:
-        return f"key {self.key} in etcd not found"
-
-
-class LifecycleError(BinlogError):
-    """The event is not allowed in the node's current state."""

@@ -58,7 +58,7 @@ class Leaving:
             _log.warning(
                 "prewrites are still pending: the pump keeps its state and holds drainers back",
                 state=self._node.state,
-                pending=self._store.pending_count,
+                pending=len(self._store.pending),
             )
             return
         if event is Event.CLOSE:

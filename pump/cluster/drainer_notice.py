@@ -8,8 +8,8 @@ import grpc
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.pb import cistern_pb2
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 from grpc import aio
@@ -62,15 +62,13 @@ async def _notify(status: NodeStatus, security: Security | None, pause_s: float)
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             break
-        channel = open_channel(status.host, security)
         try:
-            stub = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]  # generated
-            await stub.Notify(cistern_pb2.NotifyReq(), timeout=min(left_s, DEADLINE_S / TRIES))
-            return None
+            async with open_channel(status.host, security) as channel:
+                stub = stub_of(channel, cistern_pb2.DESCRIPTOR, "Cistern")
+                await stub.Notify(cistern_pb2.NotifyReq(), timeout=min(left_s, DEADLINE_S / TRIES))
+                return None
         except aio.AioRpcError as error:
             failure = f"{error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None  # it is alive and does not need the notification
-        finally:
-            await channel.close()
     return failure

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from binlog.cluster.kv import KV, Compare, Etcd, Lease, Put
-from binlog.cluster.tso import compose, format_local
+from binlog.cluster.tso import boot_clock_s, compose, format_local
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError, LeaseExpired
 from binlog.runtime.log import get_logger
@@ -16,7 +16,6 @@ from binlog.runtime.outage import Outage
 
 from pump.cluster.allocator import BOUND_AHEAD_MAX_S, Allocator, Term, start_after
 from pump.errors import AbsurdBound, NotLeader
-from pump.store.ts_limit import boot_clock_s
 
 LEASE_S = 3
 POLL_S = 0.5

@@ -8,11 +8,9 @@ import socket
 from pathlib import Path
 
 from binlog.cluster.registry import check_node_id
-from binlog.errors import ConfigError
+from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.fields import split_host_port
 from binlog.runtime.log import get_logger
-
-from pump.errors import DataDirLocked
 
 _log = get_logger("pump.cluster.identity")
 
@@ -21,7 +19,7 @@ class DirectoryLock:
     """An exclusive lock, held from the constructor until `release` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory (0700) and lock it. Raises DataDirLocked if another process holds the lock, ConfigError
+        """Create the directory (0700) and lock it. Raises BinlogError if another process holds the lock, ConfigError
         if the directory cannot be created."""
         path = directory / ".lock"
         try:
@@ -34,7 +32,7 @@ class DirectoryLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._fd)
-            raise DataDirLocked(f"{path}: pkg/file: file already locked (another pump uses this data-dir)") from error
+            raise BinlogError(f"{path}: pkg/file: file already locked (another pump uses this data-dir)") from error
 
     def release(self) -> None:
         os.close(self._fd)

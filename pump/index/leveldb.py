@@ -61,6 +61,12 @@ class Batch:
     def complete(self, commit_ts: int, complete: Complete) -> None:
         self.put(keys.COMPLETE + keys.pack_ts(commit_ts), keys.encode_complete(complete))
 
+    def pair(self, commit_ts: int, complete: Complete, commit_fid: int) -> None:
+        """Write the entry of a commit in file `commit_fid`, which may need the file of its prewrite, too."""
+        self.complete(commit_ts, complete)
+        if complete.fid != commit_fid:
+            self.need(complete.fid, commit_ts)
+
     def need(self, fid: int, commit_ts: int) -> None:
         """Record that a commit needs a prewrite in file `fid`. Commits arrive in any order: the largest commit_ts is
         kept."""

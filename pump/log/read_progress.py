@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
+
+from pump.errors import Stopping
 
 LOG_INTERVAL_S = 2.0
 # The clock is read after this many records or bytes.
@@ -20,10 +21,6 @@ CHECKING = "checking the newest value log file"
 READING = "reading the value log"
 
 _log = get_logger("pump.store.recovery")
-
-
-class ReadingStopped(BinlogError):
-    """The pump was asked to stop while it read its value log. The next start reads the missing part again."""
 
 
 class Reading(NamedTuple):
@@ -56,13 +53,13 @@ class ReadingProgress:
         self._check_at = CHECK_BYTES
 
     def reached(self, records: int, done_bytes: int, fid: int) -> None:
-        """Record that `records` and `done_bytes` of this step have been read. Raises ReadingStopped after `stop`."""
+        """Record that `records` and `done_bytes` of this step have been read. Raises Stopping after `stop`."""
         if records % CHECK_RECORDS and done_bytes < self._check_at:
             return
         self._check_at = done_bytes + CHECK_BYTES
         assert self.now is not None, "no step has begun"
         if self._stopping.is_set():
-            raise ReadingStopped("asked to stop while the value log was read")
+            raise Stopping("asked to stop while the value log was read")
         self.now = found = self.now._replace(records=records, bytes=done_bytes, fid=fid)
         now_s = self._clock()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
@@ -77,5 +74,5 @@ class ReadingProgress:
             )
 
     def stop(self) -> None:
-        """Make the next `reached` raise ReadingStopped."""
+        """Make the next `reached` raise Stopping."""
         self._stopping.set()

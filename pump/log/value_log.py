@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
 
 class ValueLog:
-    """The value log. Only one thread may write (`append`, `write`); the other methods are safe for use by several
+    """The value log. Only one thread may `write`; the other methods are safe for use by several
     threads."""
 
     def __init__(
@@ -135,10 +135,9 @@ class ValueLog:
             file.size, file.closed, file.max_ts, file.finished = size - FOOTER_BYTES, True, max_ts, True
         return file
 
-    def _create(self, fid: int) -> LogFile:
-        file = self._files[fid] = self._open_file(fid, self.path(fid))
+    def _create(self, fid: int) -> None:
+        self._files[fid] = self._open_file(fid, self.path(fid))
         sync_directory(self._directory)
-        return file
 
     # Writing
 
@@ -152,48 +151,21 @@ class ValueLog:
         """Why the log accepts no more writes, or None."""
         return self._broken
 
-    def fits(self, size: int, count: int) -> bool:
-        """Return whether `count` records with `size` bytes of payloads fit into the newest file, so that no new file
-        begins."""
-        return self.tail.size + size + HEADER_BYTES * count <= self._file_bytes_max
-
     def write(self, parts: list[bytes], max_ts: int) -> None:
-        """Write and sync complete records, headers included, at the end of the newest file. `max_ts`: the largest ts of
-        the file with these records. Raises LogBroken like `append`."""
-        if self._broken is not None:
-            raise LogBroken(self._broken)
-        began_s = time.monotonic()
-        self._write(self.tail, parts, max_ts)
-        storage_metrics.appended(parts[1::2], time.monotonic() - began_s)
-
-    def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
-        """Write and sync records. Return their positions, parallel to `payloads`. `max_ts`: the larger ts of each.
+        """Write and sync complete records, headers included, at the end of the newest file. A file that is then too
+        large is finished, and a new one begins. `max_ts`: the largest ts of the file with these records.
 
         Raises LogBroken if this or an earlier write failed: it is then unknown which records the disk holds.
         """
         if self._broken is not None:
             raise LogBroken(self._broken)
         began_s = time.monotonic()
-        pointers: list[Pointer] = []
-        parts: list[bytes] = []
         file = self.tail
-        at, largest = file.size, file.max_ts
-        for payload, ts in zip(payloads, max_ts, strict=True):
-            pointers.append(Pointer(file.fid, at))
-            parts.append(encode_header(payload))
-            parts.append(payload)
-            at += HEADER_BYTES + len(payload)
-            if ts > largest:
-                largest = ts
-            if at > self._file_bytes_max:
-                self._write(file, parts, largest)
-                file = self._rotate(file)
-                parts = []
-                at, largest = 0, 0
-        if parts:
-            self._write(file, parts, largest)
-        storage_metrics.appended(payloads, time.monotonic() - began_s)
-        return pointers
+        self._write(file, parts, max_ts)
+        if file.size > self._file_bytes_max:
+            self._rotate(file)
+        storage_metrics.SIZE_BATCH.observe(sum(map(len, parts[1::2])))
+        storage_metrics.TIME_BATCH.observe(time.monotonic() - began_s)
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
         size = sum(map(len, parts))
@@ -223,15 +195,14 @@ class ValueLog:
         file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
         file.max_ts = max_ts
 
-    def _rotate(self, file: LogFile) -> LogFile:
+    def _rotate(self, file: LogFile) -> None:
         began_s = time.monotonic()
         self._finish(file)
         try:
-            created = self._create(file.fid + 1)
+            self._create(file.fid + 1)
         except OSError as error:
             raise self._break(f"value log cannot create file {file.fid + 1}: {error}") from error
         storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
-        return created
 
     def _finish(self, file: LogFile) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError, LogBroken
@@ -68,11 +68,9 @@ def written_bytes() -> int:
     return int(total_of(_WRITTEN_BYTES))
 
 
-@contextmanager
-def pulling(method: str) -> Iterator[None]:
+def pulling(method: str) -> AbstractContextManager[None]:
     """Count a pull as under way while the context is open."""
-    with _PULLS.labels(method).track_inprogress():
-        yield
+    return _PULLS.labels(method).track_inprogress()
 
 
 def read(method: str, *, count: int, size: int) -> None:

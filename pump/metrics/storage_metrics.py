@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from binlog.runtime.metrics import HotHistogram, counter, exponential, gauge
 
 _SIZE = HotHistogram(
@@ -37,9 +35,3 @@ DRAINER_FAR_BEHIND = counter(
     "Times a drainer was found so far behind that garbage collection soon waits for it, or does",
     ["id"],
 )
-
-
-def appended(payloads: Sequence[bytes], took_s: float) -> None:
-    """Observe binlogs that were appended together in `took_s` seconds."""
-    SIZE_BATCH.observe(sum(map(len, payloads)))
-    TIME_BATCH.observe(took_s)

@@ -8,7 +8,6 @@ record is damaged, DamagedRecord is raised before the last part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import NamedTuple
 
 import google_crc32c
@@ -17,10 +16,8 @@ from binlog.envelope import merge
 from pump.errors import DamagedRecord
 from pump.index.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_GENERAL, Complete
 from pump.log.file import LogFile
-from pump.log.record import HEADER_BYTES, RECORD_MAGIC, Pointer
+from pump.log.record import HEADER_BYTES, RECORD_MAGIC, Pointer, unpack_header
 from pump.log.value_log import ValueLog
-
-_HEADER = Struct("<IQI")
 
 
 class BinlogPart(NamedTuple):
@@ -70,7 +67,7 @@ def _pieces(file: LogFile, complete: Complete, size: int) -> Iterator[bytes]:
     header = file.read(complete.offset, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         raise DamagedRecord(str(file.path), complete.offset, "the file ends before it")
-    magic, length, crc = _HEADER.unpack(header)
+    magic, length, crc = unpack_header(header)
     if (magic, length) != (RECORD_MAGIC, complete.length):
         detail = "wrong magic" if magic != RECORD_MAGIC else f"length {length}, the index says {complete.length}"
         raise DamagedRecord(str(file.path), complete.offset, detail)

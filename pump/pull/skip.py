@@ -7,9 +7,8 @@ binlog is not skipped.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from binlog.envelope import BinlogType, encode_binlog
+from binlog.pb.pump_ext_pb2 import PassOverResp
 from binlog.runtime.log import get_logger
 from binlog.runtime.metrics import counter
 
@@ -26,16 +25,9 @@ PART_BYTES = 1 << 20
 _log = get_logger("pump.pull.skip")
 
 
-class Skipped(NamedTuple):
-    """A binlog skipped. `why`: the error of reading it; "" if it had been skipped before."""
-
-    start_ts: int
-    ddl_job_id: int
-    why: str
-
-
-def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> Skipped:
+def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> PassOverResp:
     """Serve the binlog at `commit_ts` without its rows from now on; with `dry_run` only return what would be done.
+    `why` in the answer: the error of reading it; "" if it had been skipped before.
 
     Raises NoSuchBinlog, NotDamaged if it is readable, PurgedPosition.
     """
@@ -43,7 +35,7 @@ def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool =
     if complete is None or complete.flags & FLAG_FAKE:
         raise NoSuchBinlog(f"no binlog of commit_ts {commit_ts} is served here")
     if complete.flags & FLAG_SKIPPED:
-        return Skipped(complete.start_ts, complete.ddl_job_id, "")
+        return PassOverResp(start_ts=complete.start_ts, ddl_job_id=complete.ddl_job_id)
     why = _read_error(reader, commit_ts)
     if not dry_run:
         batch, raw = index.batch()
@@ -58,7 +50,7 @@ def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool =
             ddl_job_id=complete.ddl_job_id,
             why=why,
         )
-    return Skipped(complete.start_ts, complete.ddl_job_id, why)
+    return PassOverResp(start_ts=complete.start_ts, ddl_job_id=complete.ddl_job_id, why=why)
 
 
 def without_rows(commit_ts: int, complete: Complete) -> Complete:

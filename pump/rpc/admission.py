@@ -30,7 +30,8 @@ class InFlight:
         self._bytes_max = bytes_max
         self._pulls = 0
         self._tolerated = 0
-        self.on_release: Callable[[], None] = lambda: None  # called after bytes were released
+        self._retries: list[Callable[[], None]] = []
+        self._is_retrying = False
         self._changed = asyncio.Event()
         self.bytes = 0
 
@@ -56,13 +57,25 @@ class InFlight:
         """Count `size` bytes until `give` releases them. Raises Overloaded above the limit."""
         if not self.fits(size):
             raise self._error(size)
-        self._add(size)
+        self.bytes += size
 
     def give(self, size: int) -> None:
         """Release bytes counted by `take`."""
-        self._add(-size)
+        self.bytes -= size
         self._changed.set()
-        self.on_release()
+        if self._retries and not self._is_retrying:
+            self._is_retrying = True
+            asyncio.get_running_loop().call_soon(self._retry)
+
+    def wait(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once, in the next turn of the loop after bytes were released; the waiting calls in order."""
+        self._retries.append(retry)
+
+    def _retry(self) -> None:
+        self._is_retrying = False
+        retries, self._retries = self._retries, []
+        for retry in retries:
+            retry()
 
     def tolerate(self, size: int) -> bool:
         """Count, until `forgive`, a message that is refused but must be read first. Return False if it must wait for
@@ -70,7 +83,7 @@ class InFlight:
         if self._tolerated and self._tolerated + size > self._bytes_max // 4:
             return False
         self._tolerated += size
-        self._add(size)
+        self.bytes += size
         return True
 
     def forgive(self, size: int) -> None:
@@ -102,11 +115,8 @@ class InFlight:
 
     @contextlib.contextmanager
     def _taken(self, size: int) -> Iterator[None]:
-        self._add(size)
+        self.bytes += size
         try:
             yield
         finally:
             self.give(size)
-
-    def _add(self, size: int) -> None:
-        self.bytes += size

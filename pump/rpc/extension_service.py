@@ -6,23 +6,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from binlog.errors import BinlogError, DecodeError
+from binlog.errors import BinlogError
 from binlog.extension import PENDING_MAX
+from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Received
+from binlog.rpc.method import Method, Received
 from binlog.runtime.version import release
-from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import Overloaded, TooManyItems
 from pump.metrics import call_metrics
-from pump.pull.batch_end import BatchLimits
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import parse_batch
-from pump.rpc.methods import Service, code_number, kind_of
+from pump.rpc.methods import Service, code_of, kind_of
 from pump.rpc.original_service import Gate
 from pump.rpc.range_messages import range_messages, read_bytes
 from pump.store.store import Store
@@ -32,28 +31,18 @@ MESSAGE_BYTES_CAP = 16 << 20  # the largest message size that a caller may reque
 IN_FLIGHT_MAX = 64
 PAYLOAD_BYTES = 1024  # memory of a payload's objects, in addition to its bytes in the message
 
-_M = TypeVar("_M")
-
-
-def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
-    try:
-        return kind(bytes(data))
-    except ProtobufError as error:
-        raise DecodeError(what, offset=0, detail=str(error)) from error
-
 
 def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
     response = pb.WriteBatchResp(batch_id=batch_id)
     for place, error in enumerate(results):
         if error is not None:
-            code, kind = code_number(error), kind_of(error)
-            response.errors.add(index=place, code=code, message=str(error), kind=kind)
+            response.errors.add(index=place, code=code_of(error), message=str(error), kind=kind_of(error))
     encoded: bytes = response.SerializeToString()
     return encoded
 
 
 class ExtService:
-    """Handlers of `binlog.ext.PumpExt`."""
+    """Handlers of `binlog.ext.PumpExt`. Those of single calls get and return protobuf messages."""
 
     def __init__(
         self,
@@ -73,18 +62,32 @@ class ExtService:
     def service(self) -> Service:
         return Service(
             "binlog.ext.PumpExt",
-            unary={
-                "Watermark": self.watermark,
-                "Count": self.count,
-                "Inspect": self.inspect,
-                "Settle": self.settle,
-                "PassOver": self.skip_binlog,
-                "Outcome": self.outcome,
+            {
+                "Watermark": self._unary(pb.WatermarkReq, self.watermark),
+                "Count": self._unary(pb.CountReq, self.count),
+                "Inspect": self._unary(pb.InspectReq, self.inspect),
+                "Settle": self._unary(pb.SettleReq, self.settle),
+                "PassOver": self._unary(pb.PassOverReq, self.skip_binlog),
+                "Outcome": self._unary(pb.OutcomeReq, self.outcome),
+                "PullRange": Method(streaming=self.pull_range),
+                "WriteBatch": Method(bidi=self.write_batch, counted=True),
             },
-            streaming={"PullRange": self.pull_range},
-            bidi={"WriteBatch": self.write_batch},
-            writes=frozenset({"WriteBatch"}),
         )
+
+    def _request(self, kind: Any, data: Buffer) -> Any:
+        """Parse a message to this cluster. Raises DecodeError, ClusterMismatch."""
+        request = parsed(kind, bytes(data))
+        self._gate.check(request.cluster_id)
+        return request
+
+    def _unary(self, kind: Any, handler: Callable[[Any], Awaitable[Any]]) -> Method:
+        """Return a method whose requests are messages of `kind`, as is the answer of `handler`."""
+
+        async def answer(data: Buffer) -> bytes:
+            encoded: bytes = (await handler(self._request(kind, data))).SerializeToString()
+            return encoded
+
+        return Method(unary=answer)
 
     async def write_batch(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
         """Write batches and answer them in the order of the requests. At most IN_FLIGHT_MAX are under way."""
@@ -138,8 +141,7 @@ class ExtService:
         return results
 
     async def pull_range(self, data: Buffer) -> AsyncIterator[bytes]:
-        request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
-        self._gate.check(request.cluster_id)
+        request = self._request(pb.PullRangeReq, data)
         bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
         part_bytes_max = min(request.part_bytes_max or MESSAGE_BYTES_CAP, MESSAGE_BYTES_CAP)
         end = pb.PullEnd()
@@ -159,51 +161,25 @@ class ExtService:
                 del message
         yield pb.PullRangeResp(end=end).SerializeToString()
 
-    async def count(self, data: Buffer) -> bytes:
-        request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
-        self._gate.check(request.cluster_id)
+    async def count(self, request: Any) -> Any:
         plan = await self._store.reads.count(request.after_ts, request.until_ts)
-        response = pb.CountResp(count=plan.count, bytes=plan.bytes, bytes_exact=plan.bytes_exact)
-        encoded: bytes = response.SerializeToString()
-        return encoded
+        return pb.CountResp(count=plan.batch_count, bytes=plan.batch_bytes, bytes_exact=plan.bytes_exact)
 
-    async def watermark(self, data: Buffer) -> bytes:
+    async def watermark(self, request: Any) -> Any:
         """Return the resolved ts and, if requested, the plan of a batch.
 
         The order matters. The resolved ts is computed first, and the index is read after it (rule 4: resolved never
         decreases). The purge point is read last: a binlog that it does not cover then was in the index when the index
         was read."""
-        request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
-        self._gate.check(request.cluster_id)
         state = self._state()
         resolved_ts = await self._store.resolver.refresh()
-        response: Any = pb.WatermarkResp(resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state)
+        response: Any = pb.WatermarkResp(batch_end_ts=resolved_ts)
         if request.batch_bytes_max and request.after_ts < resolved_ts:
-            limits = BatchLimits(
-                request.batch_bytes_max,
-                request.batch_count_max,
-                request.stop_at_schema,
-                request.schema_version,
-                request.large_bytes_min,
-            )
-            plan = await self._store.reads.plan(request.after_ts, resolved_ts, limits)
-            response.batch_end_ts = plan.end_ts
-            response.batch_bytes = plan.bytes
-            response.batch_count = plan.count
-            response.stop = int(plan.stop)
-            response.stop_ts = plan.stop_ts
-            response.stop_schema_version = plan.stop_schema_version
-            response.last_ts = plan.last_ts
-            response.bytes_exact = plan.bytes_exact
-            for split in plan.splits:
-                response.split_ts.append(split.ts)
-                response.split_count.append(split.count)
-                response.split_bytes.append(split.bytes)
-            response.stop_bytes = plan.stop_bytes
+            response = await self._store.reads.plan(request.after_ts, resolved_ts, request)
+        response.resolved_ts, response.state = resolved_ts, state
         response.purged_ts = self._store.reads.purged_ts
         self._tell_oldest(response)
-        encoded: bytes = response.SerializeToString()
-        return encoded
+        return response
 
     def _tell_oldest(self, response: Any) -> None:
         """Add the prewrite that holds the resolved ts of this answer back, if there is one."""
@@ -215,9 +191,7 @@ class ExtService:
         response.oldest_pending.ddl_job_id = entry.ddl_job_id
         response.oldest_pending.writer = entry.writer
 
-    async def inspect(self, data: Buffer) -> bytes:
-        request: Any = _parse(pb.InspectReq.FromString, "InspectReq", data)
-        self._gate.check(request.cluster_id)
+    async def inspect(self, request: Any) -> Any:
         now_s = time.monotonic()
         store = self._store
         response = pb.InspectResp(
@@ -226,12 +200,12 @@ class ExtService:
             resolved_ts=store.resolved_ts,
             max_commit_ts=store.index.largest_complete(),
             purged_ts=store.reads.purged_ts,
-            pending_count=store.pending_count,
-            late_commit_count=store.writes.counters.late_commits,
-            late_commit_ts=store.writes.counters.late_ts,
+            pending_count=len(store.pending),
+            late_commit_count=store.writes.late_commits,
+            late_commit_ts=store.writes.late_ts,
             version=release(),
         )
-        for entry in store.pending(min(request.pending_max, PENDING_MAX)):
+        for entry in store.pending.first(min(request.pending_max, PENDING_MAX)):
             response.pending.add(
                 start_ts=entry.start_ts,
                 age_ms=int((now_s - entry.since_s) * 1000),
@@ -240,30 +214,18 @@ class ExtService:
                 prewrite_key=entry.prewrite_key,
                 writer=entry.writer,
             )
-        encoded: bytes = response.SerializeToString()
-        return encoded
+        return response
 
-    async def settle(self, data: Buffer) -> bytes:
-        request: Any = _parse(pb.SettleReq.FromString, "SettleReq", data)
-        self._gate.check(request.cluster_id)
+    async def settle(self, request: Any) -> Any:
         await self._store.writes.settle(request.start_ts, request.commit_ts)
-        encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
-        return encoded
+        return pb.SettleResp(commit_ts=request.commit_ts)
 
-    async def skip_binlog(self, data: Buffer) -> bytes:
-        request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
-        self._gate.check(request.cluster_id)
-        binlog = await self._store.reads.skip_binlog(request.commit_ts, dry_run=request.dry_run)
-        response = pb.PassOverResp(start_ts=binlog.start_ts, ddl_job_id=binlog.ddl_job_id, why=binlog.why)
-        encoded: bytes = response.SerializeToString()
-        return encoded
+    async def skip_binlog(self, request: Any) -> Any:
+        return await self._store.reads.skip_binlog(request.commit_ts, dry_run=request.dry_run)
 
-    async def outcome(self, data: Buffer) -> bytes:
-        request: Any = _parse(pb.OutcomeReq.FromString, "OutcomeReq", data)
-        self._gate.check(request.cluster_id)
+    async def outcome(self, request: Any) -> Any:
         if len(request.start_ts) > PENDING_MAX:
             raise TooManyItems("start_ts", PENDING_MAX)
         # In a thread, because parts of the index may have to be read from the disk.
         outcomes = await asyncio.to_thread(lambda: list(map(self._store.reads.outcome, request.start_ts)))
-        encoded: bytes = pb.OutcomeResp(commit_ts=outcomes).SerializeToString()
-        return encoded
+        return pb.OutcomeResp(commit_ts=outcomes)

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from binlog.envelope import encode_varint
 from binlog.errors import DecodeError
 from binlog.extension import PAYLOADS_MAX
-from binlog.pb import pump_ext_pb2, pump_pb2
+from binlog.pb import parsed, pump_ext_pb2, pump_pb2
 from binlog.rpc.messages import Buffer
 from binlog.wire import FIELDS_MAX, fields, signed, varint
-from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import TooManyItems
 from pump.pull.binlog_parts import BinlogPart
@@ -36,10 +35,7 @@ def parse_write(data: Buffer) -> tuple[int, bytes]:
     if len(data) > LARGE_BYTES_MIN:
         cluster_id, _, payloads = _take_apart(data, "WriteBinlogReq", payload_field=2)
         return cluster_id, payloads[-1] if payloads else b""
-    try:
-        request = pump_pb2.WriteBinlogReq.FromString(bytes(data))
-    except ProtobufError as error:
-        raise DecodeError("WriteBinlogReq", offset=0, detail=str(error)) from error
+    request = parsed(pump_pb2.WriteBinlogReq, bytes(data))
     return request.clusterID, request.payload
 
 
@@ -74,10 +70,7 @@ def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
     `data`, as in `parse_write`. Raises DecodeError, TooManyItems."""
     if len(data) > LARGE_BYTES_MIN:
         return _take_apart(data, "WriteBatchReq", payload_field=3)
-    try:
-        request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
-    except ProtobufError as error:
-        raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
+    request: Any = parsed(pump_ext_pb2.WriteBatchReq, bytes(data))
     _check_count(request.payloads)
     return request.cluster_id, request.batch_id, list(request.payloads)  # a list, as every access makes new bytes
 
@@ -160,11 +153,6 @@ def payload_fields(payloads: Sequence[bytes]) -> bytes:
 def last_ts_field(last_ts: int) -> bytes:
     """Encode the field of a PullRangeResp with the commit_ts of its last binlog."""
     return _LAST_TS + encode_varint(last_ts)
-
-
-def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
-    """Encode a PullRangeResp of complete binlogs."""
-    return Pulled(payload_fields(payloads) + last_ts_field(last_ts), len(payloads), sum(map(len, payloads)))
 
 
 def pulled_part(part: BinlogPart) -> Pulled:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from binlog import errors
 from binlog.errors import BinlogError
 from binlog.pump_error import PumpError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import BatchedUnary, Method, Received
+from binlog.rpc.method import Method, Streaming, Unary
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
-from binlog.rpc.waiting import Waiting
 from binlog.runtime import listener
 from binlog.runtime.security import Security
 
@@ -22,17 +20,12 @@ from pump.metrics import call_metrics
 from pump.rpc import messages
 from pump.rpc.admission import InFlight
 
-Unary = Callable[[Buffer], Awaitable[bytes]]
-Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
-Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
-
 # The first matching class decides.
 CODES: tuple[tuple[type[BinlogError], Status], ...] = (
     (errors.ClusterMismatch, Status.FAILED_PRECONDITION),
     (errors.NotOnline, Status.FAILED_PRECONDITION),
     (own.NotResolved, Status.FAILED_PRECONDITION),
     (own.NotLeader, Status.FAILED_PRECONDITION),
-    (own.NoSuchPrewrite, Status.NOT_FOUND),
     (own.NoSuchBinlog, Status.NOT_FOUND),
     (own.NotDamaged, Status.FAILED_PRECONDITION),
     (own.TooLarge, Status.RESOURCE_EXHAUSTED),
@@ -81,11 +74,6 @@ def code_of(error: BinlogError) -> Status:
     return Status.UNKNOWN
 
 
-def code_number(error: BinlogError) -> int:
-    """Return the status as a number, for errors that are sent inside a message."""
-    return int(code_of(error))
-
-
 def kind_of(error: BinlogError) -> str:
     """Return the kind of an error; "" if it is not in the table."""
     return next((kind for one, kind in KINDS if isinstance(error, one)), "")
@@ -93,22 +81,17 @@ def kind_of(error: BinlogError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A gRPC service: its methods by kind.
+    """A gRPC service. Of its methods, the *counted* ones have messages that hold binlogs: these count as in flight and
+    may be large.
 
-    `upstream`: errors are returned as UNKNOWN with a text, as upstream's clients expect. `writes`: methods whose
-    messages hold binlogs; these messages count as in flight and may be large. `batched`: a second handler of unary
-    methods (see Method).
+    `upstream`: errors are returned as UNKNOWN with a text, as upstream's clients expect.
 
     Calls and pulls are timed here under their names. A bidi handler measures each message itself, and a method with a
     batched handler measures each call."""
 
     name: str
-    unary: dict[str, Unary]
-    streaming: dict[str, Streaming]
-    bidi: dict[str, Bidi]
+    methods: Mapping[str, Method]
     upstream: bool = False
-    writes: frozenset[str] = frozenset()
-    batched: Mapping[str, BatchedUnary] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,35 +134,23 @@ class PumpListener(listener.Listener):
         in_flight: InFlight | None = None,
         limits: MessageLimits | None = None,
     ) -> None:
-        budget = in_flight or InFlight()
-        waiting = Waiting()
-        budget.on_release = waiting.budget_released
         methods = {
-            f"/{service.name}/{name}".encode(): method
+            f"/{service.name}/{name}".encode(): _served(service, name, method, limits or MessageLimits())
             for service in services
-            for name, method in _methods(service, limits or MessageLimits()).items()
+            for name, method in service.methods.items()
         }
-        super().__init__(Settings(methods, waiting, budget), security)
+        super().__init__(Settings(methods, in_flight or InFlight()), security)
 
 
-def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
-    translate = _translate_for_upstream if service.upstream else _translate
-
-    def method(name: str, limit: int, **handler: Any) -> Method:
-        if name not in service.writes:
-            return Method(translate=translate, **handler)
-        return Method(translate=translate, counted=True, request_bytes_max=limit, too_long=limits.too_long, **handler)
-
-    found: dict[str, Method] = {}
-    for name, unary in service.unary.items():
-        batched = service.batched.get(name)
-        handler = unary if batched is not None else _timed_unary(name, unary)
-        found[name] = method(name, limits.single, unary=handler, batched=batched)
-    for name, streaming in service.streaming.items():
-        found[name] = method(name, limits.single, streaming=_timed(name, streaming))
-    for name, bidi in service.bidi.items():
-        found[name] = method(name, limits.batch, bidi=bidi)
-    return found
+def _served(service: Service, name: str, method: Method, limits: MessageLimits) -> Method:
+    if method.unary is not None and method.batched is None:
+        method = replace(method, unary=_timed_unary(name, method.unary))
+    if method.streaming is not None:
+        method = replace(method, streaming=_timed(name, method.streaming))
+    if method.counted:
+        limit = limits.single if method.bidi is None else limits.batch
+        method = replace(method, request_bytes_max=limit, too_long=limits.too_long)
+    return replace(method, translate=_translate_for_upstream if service.upstream else _translate)
 
 
 def _timed_unary(name: str, handler: Unary) -> Unary:

@@ -7,13 +7,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-from binlog.errors import BinlogError, ClusterMismatch, DecodeError
-from binlog.pb import pump_pb2
+from binlog.errors import BinlogError, ClusterMismatch
+from binlog.pb import parsed, pump_pb2
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Responder
+from binlog.rpc.method import Method, Responder
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
-from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import Stopping
 from pump.metrics import call_metrics
@@ -137,12 +136,11 @@ class PumpService:
     def service(self) -> Service:
         return Service(
             "binlog.Pump",
-            unary={"WriteBinlog": self.write_binlog},
-            batched={"WriteBinlog": self.write_batched},
-            streaming={"PullBinlogs": self.pull_binlogs},
-            bidi={},
+            {
+                "WriteBinlog": Method(unary=self.write_binlog, batched=self.write_batched, counted=True),
+                "PullBinlogs": Method(streaming=self.pull_binlogs),
+            },
             upstream=True,
-            writes=frozenset({"WriteBinlog"}),
         )
 
     async def write_binlog(self, data: Buffer) -> bytes:
@@ -202,10 +200,7 @@ class PumpService:
         A purged position, damage or a stop of the pump ends the stream with an error status, never with an EOF that
         looks like a normal end.
         """
-        try:
-            request = pump_pb2.PullBinlogReq.FromString(bytes(data))
-        except ProtobufError as error:
-            raise DecodeError("PullBinlogReq", offset=0, detail=str(error)) from error
+        request = parsed(pump_pb2.PullBinlogReq, bytes(data))
         self._gate.check(request.clusterID)
         last_ts = max(0, request.startFrom.offset)
         self._store.reads.check_position(last_ts)

@@ -7,11 +7,11 @@ from typing import Any
 
 from binlog.cluster.pd import COUNT_MAX
 from binlog.cluster.tso import logical, physical_ms
-from binlog.errors import ClusterMismatch, DecodeError
+from binlog.errors import ClusterMismatch
+from binlog.pb import parsed
 from binlog.pb import pdpb_pb2 as pb
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Received
-from google.protobuf.message import DecodeError as ProtobufError
+from binlog.rpc.method import Method, Received
 
 from pump.cluster.election import Election
 from pump.errors import InvalidBinlog, NotLeader
@@ -27,7 +27,7 @@ class TsoService:
         self._cluster_id = cluster_id
 
     def service(self) -> Service:
-        return Service("pdpb.PD", unary={"GetMembers": self.get_members}, streaming={}, bidi={"Tso": self.tso})
+        return Service("pdpb.PD", {"GetMembers": Method(unary=self.get_members), "Tso": Method(bidi=self.tso)})
 
     async def get_members(self, _data: Buffer) -> bytes:
         """Return the leader as the only member. Raises NotLeader while no pump is elected."""
@@ -42,10 +42,7 @@ class TsoService:
     async def tso(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
         """Answer each request, in order. NotLeader ends the stream; the client then looks for the new leader."""
         async for received in requests:
-            try:
-                request: Any = pb.TsoRequest.FromString(bytes(received.data))
-            except ProtobufError as error:
-                raise DecodeError("TsoRequest", offset=0, detail=str(error)) from error
+            request: Any = parsed(pb.TsoRequest, bytes(received.data))
             if request.header.cluster_id not in (0, self._cluster_id):
                 raise ClusterMismatch(request.header.cluster_id, self._cluster_id)
             if not 0 < request.count <= COUNT_MAX:

@@ -157,7 +157,7 @@ class StatusPages:
             "logBytes": store.log.size,
             "logBroken": store.log.broken,
             "damage": [str(error) for error in store.damage[:PENDING_SHOWN]],
-            "pendingCount": store.pending_count,
+            "pendingCount": len(store.pending),
             "pending": [
                 {
                     "startTS": entry.start_ts,
@@ -167,11 +167,11 @@ class StatusPages:
                     "writer": entry.writer.hex(),
                     "belowGCSafePoint": entry.safepoint_ts,
                 }
-                for entry in store.pending(PENDING_SHOWN)
+                for entry in store.pending.first(PENDING_SHOWN)
             ],
-            "belowGCSafePointCount": len(store.pending_below_safepoint()),
-            "lateCommitCount": store.writes.counters.late_commits,
-            "lateCommitTS": list(store.writes.counters.late_ts),
+            "belowGCSafePointCount": len(store.pending.below_safepoint()),
+            "lateCommitCount": store.writes.late_commits,
+            "lateCommitTS": list(store.writes.late_ts),
             "kafka": kafka and {"topic": kafka.topic, "publishedTS": kafka.published_ts, "error": kafka.error},
         }
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus
-from binlog.runtime.chart import Chart, bytes_tick, count_tick, seconds_tick
+from binlog.runtime.chart import Chart, bytes_text, count_tick, seconds_tick
 from binlog.runtime.history import History
-from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 
 PENDING_WARN_S = 10.0
 
@@ -83,7 +83,7 @@ def charts(history: History, now_s: float) -> Sequence[Chart]:
         Chart("resolved ts behind the clock", history.series("behind_s", now_s), seconds_tick),
         Chart("binlogs written a second", history.series("written", now_s), count_tick),
         Chart("binlogs sent to drainers a second", history.series("read", now_s), count_tick),
-        Chart("available on the disk", history.series("disk_bytes", now_s), bytes_tick, 1024),
+        Chart("available on the disk", history.series("disk_bytes", now_s), bytes_text, 1024),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlog.runtime.page import Alarm, Fact, Mood, bytes_text, render
+from binlog.runtime.chart import bytes_text
+from binlog.runtime.page import Alarm, Fact, Mood, render
 from binlog.runtime.version import release
 
 from pump.log.read_progress import Reading

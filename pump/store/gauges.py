@@ -30,7 +30,7 @@ _BROKEN = gauge("pump_log_broken", "1 after a write or sync of the value log fai
 
 
 def _oldest_age_s(store: Store) -> float:
-    oldest = store.pending(1)
+    oldest = store.pending.first(1)
     return time.monotonic() - oldest[0].since_s if oldest else 0.0
 
 
@@ -40,10 +40,10 @@ def expose(store: Store) -> None:
     _GC.set_function(lambda: tso.physical_ms(store.reads.purged_ts))
     _SIZE.labels("capacity").set_function(lambda: store.space.capacity_bytes)
     _SIZE.labels("available").set_function(lambda: store.space.available_bytes)
-    _PENDING.set_function(lambda: store.pending_count)
+    _PENDING.set_function(lambda: len(store.pending))
     _PENDING_AGE.set_function(lambda: _oldest_age_s(store))
-    _UNDECIDED.set_function(lambda: len(store.pending_below_safepoint()))
-    _LATE.set_function(lambda: store.writes.counters.late_commits)
+    _UNDECIDED.set_function(lambda: len(store.pending.below_safepoint()))
+    _LATE.set_function(lambda: store.writes.late_commits)
     _DAMAGE.set_function(lambda: len(store.damage))
     _BROKEN.set_function(lambda: 1 if store.log.broken else 0)
 

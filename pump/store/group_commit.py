@@ -3,7 +3,7 @@
 A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` waits for the queued ones. It
 processes one batch at a time, always in this order: judge → append → fdatasync → index batch → report. So a binlog that
 is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread does the work
-that waits for the disk. The thread processes a batch completely if the batch is large or may fill a file.
+that waits for the disk. The thread processes a large batch completely.
 """
 
 from __future__ import annotations
@@ -116,7 +116,6 @@ class Writer:
     def start(self, head: Head | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._head = head
-        self._progress.start()
         self._disk.start()
 
     async def room(self) -> None:
@@ -139,15 +138,15 @@ class Writer:
             self._schedule()
 
     async def stop(self) -> None:
-        """Write the queued submissions, save progress, and end the threads."""
+        """Write the queued submissions, end the thread, and save progress."""
         self._stopping = True
         while self._queue or self._batch is not None:
             self._idle.clear()
             await self._idle.wait()
         if self._loop is not None:
             await self._disk.stop()
-            self._save_progress(now=True)
-            await asyncio.to_thread(self._progress.stop)
+            if self._head is not None:
+                await self._progress.stop(self._reached(self._head))
 
     def _schedule(self) -> None:
         """Begin the next batch after this turn of the loop."""
@@ -205,9 +204,6 @@ class Writer:
             ]
             return None
         size = sum(submission.size for submission in batch.submissions)
-        count = sum(len(submission.payloads) for submission in batch.submissions)
-        if not self._log.fits(size, count):
-            return lambda: self._guarded(batch, lambda: self._write(batch))
         if size > self._options.loop_bytes_max:
             return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
         entered: list[tuple[Head, Any]] = []
@@ -221,7 +217,7 @@ class Writer:
         return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
 
     def _enter(self, batch: _Batch) -> tuple[Head, Any]:
-        """Judge a batch that fits into the log's last file. Put its records into the batch. Return the new head and the
+        """Judge a batch. Put its records into the batch. Return the new head and the
         index batch."""
         writes, raw = self._index.batch()
         tail, parts = self._log.tail, batch.parts
@@ -255,38 +251,8 @@ class Writer:
         batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
         self._log.give_up(str(broken))
 
-    def _write(self, batch: _Batch) -> None:
-        """Judge and write a batch that may fill a file."""
-        payloads: list[bytes] = []
-        largest: list[int] = []
-        judged: list[tuple[Envelope, bytes, Written]] = []
-        for submission in batch.submissions:
-            results: list[Result] = []
-            written = Written(results, [])
-            batch.reports.append((submission, written))
-            for envelope, payload in zip(submission.scanned(), submission.payloads, strict=True):
-                result = self._matcher.judge(envelope, payload)
-                results.append(result)
-                if result.write:
-                    judged.append((envelope, payload, written))
-                    payloads.append(payload)
-                    largest.append(max(envelope.start_ts, envelope.commit_ts))
-        if not payloads:
-            self._matcher.end_batch()
-            return
-        pointers = self._log.append(payloads, largest)
-        writes, raw = self._index.batch()
-        for (envelope, payload, written), pointer in zip(judged, pointers, strict=True):
-            commit_ts = self._matcher.record(writes, envelope, payload, pointer)
-            if commit_ts:
-                written.visible.append(commit_ts)
-        last = pointers[-1]
-        head = Head(last, last.offset + HEADER_BYTES + len(payloads[-1]), self._log.file(last.fid).max_ts)
-        writes.head(head)
-        self._put(batch, head, raw)
-
     def _enter_and_commit(self, batch: _Batch) -> None:
-        """Judge and write a large batch that fits into the log's last file."""
+        """Judge and write a large batch."""
         head, raw = self._enter(batch)
         if batch.parts:
             self._commit(batch, head, raw)
@@ -324,23 +290,21 @@ class Writer:
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
         crash_point("pump.after_ack")
-        self._save_progress(now=False)
+        self._save_progress()
         if not self._queue:
             self._idle.set()
 
-    def _save_progress(self, *, now: bool) -> None:
-        """Have the progress saved, at most once a second and at the end, like upstream (`P-ST-08`)."""
+    def _save_progress(self) -> None:
+        """Begin to save the progress, at most once a second, like upstream (`P-ST-08`)."""
         clock_s = time.monotonic()
-        if (
-            self._head is None
-            or self._log.broken
-            or (not now and clock_s - self._saved_s < self._options.progress_interval_s)
-        ):
+        if self._head is None or self._log.broken or clock_s - self._saved_s < self._options.progress_interval_s:
             return
-        head = self._head
+        if self._progress.offer(self._reached(self._head)):
+            self._saved_s = clock_s
+
+    def _reached(self, head: Head) -> Reached:
         handle = min(self._matcher.oldest_pointer() or head.pointer, head.pointer)
-        self._progress.offer(Reached(head, handle, self._resolved_ts(), self._written_bytes))
-        self._saved_s = clock_s
+        return Reached(head, handle, self._resolved_ts(), self._written_bytes)
 
 
 def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:

@@ -299,9 +299,7 @@ class Matcher:
             if lost is None:
                 return 0
             prewrite = Prewrite(lost, 0, 0, 0, 0)
-        batch.complete(commit_ts, as_complete(prewrite, envelope, payload, pointer))
-        if prewrite.pointer.fid != pointer.fid:
-            batch.need(prewrite.pointer.fid, commit_ts)
+        batch.pair(commit_ts, as_complete(prewrite, envelope, payload, pointer), pointer.fid)
         return commit_ts
 
     def _lost(self, start_ts: int) -> Pointer | None:
@@ -326,9 +324,7 @@ class Matcher:
             return 0
         commit_at = self.used.get(commit_ts) or self.stored.pointer(commit_ts)
         assert commit_at is not None, "an outcome is written in one batch with its pointer"
-        batch.complete(commit_ts, as_general(start_ts, prewrite, commit_at))
-        if commit_at.fid != pointer.fid:
-            batch.need(pointer.fid, commit_ts)
+        batch.pair(commit_ts, as_general(start_ts, prewrite, commit_at), commit_at.fid)
         return commit_ts
 
     def end_batch(self) -> None:

@@ -89,16 +89,17 @@ class PendingSet:
                 heapq.heappush(heap, start_ts)
             entry.in_flight += 1
 
-    def stored_all(self, starts: Iterable[int]) -> None:
-        """Do `stored` for each start_ts."""
+    def stored(self, starts: Iterable[int]) -> None:
+        """Record that a request for each start_ts has ended and that the log holds the prewrite, or may hold it (a
+        write whose result is unknown)."""
         entries = self._entries
         for start_ts in starts:
             entry = entries[start_ts]
             entry.in_flight -= 1
             entry.held = True
 
-    def settled_all(self, starts: Iterable[int]) -> None:
-        """Do `settled` for each start_ts."""
+    def settled(self, starts: Iterable[int]) -> None:
+        """Record that the commit or rollback of each start_ts is stored and visible to pulls."""
         entries = self._entries
         for start_ts in starts:
             entry = entries.get(start_ts)
@@ -107,29 +108,12 @@ class PendingSet:
                 if entry.in_flight == 0:
                     del entries[start_ts]
 
-    def stored(self, start_ts: int) -> None:
-        """Record that a request for it has ended and that the log holds the prewrite, or may hold it (a write whose
-        result is unknown)."""
-        entry = self._entries[start_ts]
-        entry.in_flight -= 1
-        entry.held = True
-
     def refused(self, start_ts: int) -> None:
         """Record that a request for it has ended and stored no prewrite without an outcome."""
         entry = self._entries[start_ts]
         entry.in_flight -= 1
-        self._leave(entry)
-
-    def settled(self, start_ts: int) -> None:
-        """Record that its commit or rollback is stored and visible to pulls."""
-        entry = self._entries.get(start_ts)
-        if entry is not None:
-            entry.held = False
-            self._leave(entry)
-
-    def _leave(self, entry: Pending) -> None:
         if not entry.held and entry.in_flight == 0:
-            del self._entries[entry.start_ts]
+            del self._entries[start_ts]
 
     def oldest(self) -> int | None:
         """Return the smallest pending start_ts or reserved ts, or None."""

@@ -1,15 +1,14 @@
-"""Saves the writer's progress in a thread: progress once a second, a checkpoint per CHECKPOINT_BYTES of the log.
+"""Saves the writer's progress: progress once a second, a checkpoint per CHECKPOINT_BYTES of the log.
 
-A `Progress` runs between `start` and `stop`. Both ways of saving wait for the disk; no acknowledgement waits for them.
+Both ways of saving wait for the disk, in a thread; no acknowledgement waits for them.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from typing import NamedTuple
 
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
 
 from pump.index.checkpoint import Checkpoints
 from pump.index.leveldb import Index
@@ -17,8 +16,6 @@ from pump.log.record import Pointer
 from pump.log.value_log import Head, ValueLog
 
 CHECKPOINT_BYTES = 16 << 20  # of the value log; about as much is read again at a start after a crash
-
-_log = get_logger("pump.store.progress")
 
 
 class Reached(NamedTuple):
@@ -33,7 +30,7 @@ class Reached(NamedTuple):
 
 class Progress:
     """Saves progress, as the module says. A failure breaks the log: the index accepts nothing more, and a restart
-    rebuilds its missing entries."""
+    rebuilds its missing entries. Use it only on the event loop."""
 
     def __init__(
         self, log: ValueLog, index: Index, checkpoints: Checkpoints, *, checkpoint_bytes: int = CHECKPOINT_BYTES
@@ -42,47 +39,32 @@ class Progress:
         self._index = index
         self._checkpoints = checkpoints
         self._checkpoint_bytes = checkpoint_bytes
-        # Guarded by the condition's lock
-        self._ready = threading.Condition()
-        self._reached: Reached | None = None
-        self._stopping = False
-        # Used only by the thread
-        self._checked_bytes = 0
-        self._thread = threading.Thread(target=self._run, name="pump-progress", daemon=True)
+        self._saving: asyncio.Future[None] | None = None
+        self._checked_bytes = 0  # used only by the thread that saves
 
-    def start(self) -> None:
-        self._thread.start()
+    def offer(self, reached: Reached) -> bool:
+        """Have `reached` saved, without waiting. Return False if an earlier state is still being saved: nothing is
+        done then."""
+        if self._saving is not None and not self._saving.done():
+            return False
+        self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, reached, False)
+        return True
 
-    def offer(self, reached: Reached) -> None:
-        """Have `reached`, or a later state, saved soon. Does not wait."""
-        with self._ready:
-            self._reached = reached
-            self._ready.notify()
+    async def stop(self, reached: Reached) -> None:
+        """Save a checkpoint of the last state."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        await asyncio.to_thread(self._save, reached, True)
 
-    def stop(self) -> None:
-        """Save a checkpoint of the last offered state and end the thread."""
-        with self._ready:
-            self._stopping = True
-            self._ready.notify()
-        self._thread.join()
+    def _save(self, reached: Reached, checkpoint: bool) -> None:
+        if self._log.broken is not None:
+            return
+        try:
+            self._save_state(reached, checkpoint)
+        except (BinlogError, OSError) as error:
+            self._log.give_up(f"cannot save the progress of the index: {error}")
 
-    def _run(self) -> None:
-        last: Reached | None = None
-        while True:
-            with self._ready:
-                while self._reached is None and not self._stopping:
-                    self._ready.wait()
-                reached, self._reached, stopping = self._reached, None, self._stopping
-            last = reached or last
-            if last is not None and self._log.broken is None:
-                try:
-                    self._save(last, checkpoint=stopping)
-                except (BinlogError, OSError) as error:
-                    self._log.give_up(f"cannot save the progress of the index: {error}")
-            if stopping:
-                return
-
-    def _save(self, reached: Reached, *, checkpoint: bool) -> None:
+    def _save_state(self, reached: Reached, checkpoint: bool) -> None:
         self._index.save_progress(handle=reached.handle, max_commit_ts=reached.max_commit_ts)
         if checkpoint or reached.written_bytes - self._checked_bytes >= self._checkpoint_bytes:
             self._checkpoints.save(reached.head, reached.handle)

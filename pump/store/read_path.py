@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain, islice
 from typing import TypeVar
 
+from binlog.pb.pump_ext_pb2 import PassOverResp, WatermarkReq, WatermarkResp
+
 from pump.errors import NotResolved
 from pump.index.keys import FLAG_DAMAGED, FLAG_SKIPPED
 from pump.index.leveldb import Index
 from pump.log.record import Pointer
 from pump.log.value_log import ValueLog
-from pump.pull.batch_end import BatchLimits, BatchPlan, plan_batch
+from pump.pull.batch_end import plan_batch
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk, Reader
-from pump.pull.skip import Skipped, skip_binlog
+from pump.pull.skip import skip_binlog
 from pump.store.pending import Resolved
 
 PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a thread
@@ -34,7 +36,7 @@ class ReadPath:
         # Owned by this object
         self._reader = Reader(index, log)  # any thread
 
-    async def plan(self, after_ts: int, resolved_ts: int, limits: BatchLimits) -> BatchPlan:
+    async def plan(self, after_ts: int, resolved_ts: int, limits: WatermarkReq) -> WatermarkResp:
         """Plan a batch that begins after `after_ts`. `resolved_ts` must have been resolved before this call."""
         entries = iter(self._index.completes(after_ts, resolved_ts))
         first = list(islice(entries, PLAN_INLINE_ENTRIES))
@@ -46,12 +48,11 @@ class ReadPath:
         """Raise PurgedPosition if binlogs after `after_ts` may have been removed."""
         self._reader.check_position(after_ts)
 
-    async def count(self, after_ts: int, until_ts: int) -> BatchPlan:
-        """Return what a pull of (after_ts, until_ts] must return: `count` and `bytes`. Raises NotResolved,
-        PurgedPosition."""
+    async def count(self, after_ts: int, until_ts: int) -> WatermarkResp:
+        """Return what a pull of (after_ts, until_ts] must return, as a batch. Raises NotResolved, PurgedPosition."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
-        plan = await self.plan(after_ts, until_ts, BatchLimits(0))
+        plan = await self.plan(after_ts, until_ts, WatermarkReq())
         self._reader.check_position(after_ts)  # after the index was read, as in a pull
         return plan
 
@@ -100,7 +101,7 @@ class ReadPath:
         complete = self._index.complete(commit_ts) if commit_ts else None
         return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_SKIPPED) else 0
 
-    async def skip_binlog(self, commit_ts: int, *, dry_run: bool) -> Skipped:
+    async def skip_binlog(self, commit_ts: int, *, dry_run: bool) -> PassOverResp:
         """See pump.pull.skip.skip_binlog."""
         return await asyncio.to_thread(skip_binlog, self._index, self._reader, commit_ts, dry_run=dry_run)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from binlog.cluster import tso
 from binlog.envelope import BinlogType, Envelope, scan, writer_of
@@ -32,13 +32,12 @@ def removed_until_ts(purged_ts: int) -> int:
     return tso.compose(max(0, tso.physical_ms(purged_ts) - SLACK_MS))
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
+class Unmatched(NamedTuple):
     """A prewrite of the log without an outcome."""
 
     start_ts: int
     prewrite: Prewrite
-    prewrite_key: bytes
+    prewrite_key: bytes = b""
     writer: bytes = b""
 
 
@@ -73,7 +72,7 @@ def recover(
 
     Reads the log from `trusted.start`, or from the first file if there is no trusted checkpoint. Index entries that are
     missing after that position are written again. `damage`: the damaged records found when the log was opened; those
-    found here are appended. Raises IndexFailed and OSError if the disk fails, ReadingStopped.
+    found here are appended. Raises IndexFailed and OSError if the disk fails, Stopping.
     """
     # Both pumps store `head` in the index; this one stores `own` with it, in one batch. So without `own` the original
     # wrote all of it, and if the two differ, the original wrote after this pump.
@@ -94,7 +93,7 @@ def recover(
     rebuild.read(start, progress or ReadingProgress())
     rebuild.flush()
     rebuild.add_damaged_pending()
-    unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
+    unmatched = sorted(rebuild.unmatched.values(), key=lambda found: found.prewrite.pointer)
     _log.info("recovered", records=rebuild.records, pending=len(unmatched), damaged=len(damage), start=start)
     own = index.own_head()
     if trusted is None and own is not None:
@@ -131,8 +130,7 @@ class _Rebuild:
     log: ValueLog
     index: Index
     damage: list[DamagedRecord]
-    unmatched: dict[int, Prewrite] = field(default_factory=dict)
-    named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # start_ts → (prewrite_key, writer), unmatched
+    unmatched: dict[int, Unmatched] = field(default_factory=dict)
     head: Pointer | None = None
     records: int = 0
     damaged: list[tuple[Pointer, int]] = field(
@@ -173,9 +171,20 @@ class _Rebuild:
         self.head, self._end = found.pointer, found.end
         if envelope.start_ts > 0:
             self._batch = self._batch or self.index.batch()
-            _STEPS[_kind(envelope)](self, self._batch[0], envelope, found.payload, found.pointer)
+            self._enter(self._batch[0], envelope, found.payload, found.pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
+
+    def _enter(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+        if envelope.tp == BinlogType.PREWRITE:
+            self._prewrite(batch, envelope, payload, pointer)
+        elif is_fake(envelope):
+            if self._claim_key(batch, envelope.commit_ts, pointer):
+                batch.complete(envelope.commit_ts, as_fake(envelope, pointer, len(payload)))
+        elif envelope.tp == BinlogType.COMMIT and envelope.commit_ts > 0:
+            self._commit(batch, envelope, payload, pointer)
+        else:
+            self._rollback(batch, envelope.start_ts)
 
     def miss(self, missing: Missing) -> None:
         """Record missing records as damaged bytes."""
@@ -220,24 +229,22 @@ class _Rebuild:
             batch.pointer(ts, pointer)
         return before is None or before == pointer
 
-    def prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+    def _prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
         start_ts = envelope.start_ts
         outcome = self._outcome(start_ts)
         if outcome == 0 or not self._claim_key(batch, start_ts, pointer):
             return
         prewrite = as_prewrite(envelope, pointer, len(payload))
         if outcome is None:
-            self.unmatched[start_ts] = prewrite
-            self.named[start_ts] = payload[envelope.key_at : envelope.key_end], writer_of(payload, envelope)
+            key = payload[envelope.key_at : envelope.key_end]
+            self.unmatched[start_ts] = Unmatched(start_ts, prewrite, key, writer_of(payload, envelope))
             return
         commit_at = self._pointer(outcome)
         complete = self.index.complete(outcome)
         if commit_at is not None and (complete is None or complete.flags & FLAG_DAMAGED):
-            batch.complete(outcome, as_general(start_ts, prewrite, commit_at))
-            if commit_at.fid != pointer.fid:
-                batch.need(pointer.fid, outcome)
+            batch.pair(outcome, as_general(start_ts, prewrite, commit_at), commit_at.fid)
 
-    def commit(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+    def _commit(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
         start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
         outcome = self._outcome(start_ts)
         if outcome not in (None, commit_ts):
@@ -256,24 +263,17 @@ class _Rebuild:
         batch.outcome(start_ts, commit_ts)
         prewrite = self._settle(start_ts) or self._stored_prewrite(start_ts)
         if prewrite is not None:
-            batch.complete(commit_ts, as_complete(prewrite, envelope, payload, pointer))
-            if prewrite.pointer.fid != pointer.fid:
-                batch.need(prewrite.pointer.fid, commit_ts)
+            batch.pair(commit_ts, as_complete(prewrite, envelope, payload, pointer), pointer.fid)
 
-    def rollback(self, batch: Batch, envelope: Envelope, _payload: bytes, _pointer: Pointer) -> None:
-        start_ts = envelope.start_ts
+    def _rollback(self, batch: Batch, start_ts: int) -> None:
         if self._outcome(start_ts) is None:
             self._settle(start_ts)
             self._outcomes[start_ts] = 0
             batch.outcome(start_ts, 0)
 
-    def fake(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
-        if self._claim_key(batch, envelope.commit_ts, pointer):
-            batch.complete(envelope.commit_ts, as_fake(envelope, pointer, len(payload)))
-
     def _settle(self, start_ts: int) -> Prewrite | None:
-        self.named.pop(start_ts, None)
-        return self.unmatched.pop(start_ts, None)
+        found = self.unmatched.pop(start_ts, None)
+        return None if found is None else found.prewrite
 
     def _stored_prewrite(self, start_ts: int) -> Prewrite | None:
         """Return the prewrite of a commit from the part of the log before the position where reading began; None if it
@@ -311,23 +311,4 @@ class _Rebuild:
             lost = any(begin <= pointer and pointer < Pointer(begin.fid, end) for begin, end in self.damaged)
             if lost and self.index.outcome(ts) is None and self.index.complete(ts) is None:
                 _log.error("cannot read a pending prewrite", start_ts=ts, pointer=pointer)
-                self.unmatched[ts] = Prewrite(pointer, 0, 0, 0, 0)
-                self.named[ts] = b"", b""
-        self.unmatched = dict(sorted(self.unmatched.items(), key=lambda item: item[1].pointer))
-
-
-_Step = Callable[[_Rebuild, Batch, Envelope, bytes, Pointer], None]
-_STEPS: dict[str, _Step] = {
-    "prewrite": _Rebuild.prewrite,
-    "commit": _Rebuild.commit,
-    "rollback": _Rebuild.rollback,
-    "fake": _Rebuild.fake,
-}
-
-
-def _kind(envelope: Envelope) -> str:
-    if envelope.tp == BinlogType.PREWRITE:
-        return "prewrite"
-    if is_fake(envelope):
-        return "fake"
-    return "commit" if envelope.tp == BinlogType.COMMIT and envelope.commit_ts > 0 else "rollback"
+                self.unmatched[ts] = Unmatched(ts, Prewrite(pointer, 0, 0, 0, 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from binlog.cluster import tso
@@ -37,16 +36,6 @@ from pump.store.write_path import WritePath
 _log = get_logger("pump.store.store")
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files of a recovered store."""
-
-    index: Index
-    log: ValueLog
-    checkpoints: Checkpoints
-    recovered: Recovered
-
-
 class Store:
     """Owns the files of a store, its pending prewrites, its resolved ts, and the two paths that share them.
 
@@ -69,10 +58,10 @@ class Store:
         self.space = Space(directory, stop_bytes=self._options.stop_bytes)  # event loop; a thread may refresh it
         self.reading = ReadingProgress()  # the thread of `open`; any thread may read it
         self.opened = False  # event loop
-        self._pending = PendingSet()  # event loop; `writes` changes it
+        self.pending = PendingSet()  # event loop; after `open`, only `writes` changes it
         self._resolved = Resolved()  # event loop; the resolver changes it
         horizon = Horizon(self._options.ts_ahead_max_s)
-        self.resolver = Resolver(self._pending, self._resolved, timestamps, horizon)  # event loop
+        self.resolver = Resolver(self.pending, self._resolved, timestamps, horizon)  # event loop
         self._resolver_task: asyncio.Task[None] | None = None  # event loop
         self._broken = asyncio.Event()  # event loop; set when the log is broken
 
@@ -90,11 +79,11 @@ class Store:
                 self.reading.stop()
                 await asyncio.gather(recovering, return_exceptions=True)
                 raise
-            self._restore(files)
+            self._restore(*files)
             undo.pop_all()
         self.opened = True
 
-    def _recover(self, undo: ExitStack) -> _Files:
+    def _recover(self, undo: ExitStack) -> tuple[Index, ValueLog, Checkpoints, Recovered]:
         index = Index(self._directory / "kv", self._options.index)
         undo.callback(index.close)
         log = ValueLog(
@@ -109,13 +98,12 @@ class Store:
         damage = log.open(head, index.own_head(), known_is_all=known_is_all)
         recovered = recover(log, index, damage, trusted, self.reading)
         checkpoints.save(recovered.head, recovered.handle)
-        return _Files(index, log, checkpoints, recovered)
+        return index, log, checkpoints, recovered
 
-    def _restore(self, files: _Files) -> None:
+    def _restore(self, index: Index, log: ValueLog, checkpoints: Checkpoints, recovered: Recovered) -> None:
         """Set up the parts of the store from the recovered files."""
-        index, log, recovered = files.index, files.log, files.recovered
         options, resolved = self._options, self._resolved
-        self.index, self.log, self.checkpoints = index, log, files.checkpoints
+        self.index, self.log, self.checkpoints = index, log, checkpoints
         loop = asyncio.get_running_loop()
         log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
@@ -134,12 +122,12 @@ class Store:
         progress = Progress(log, index, self.checkpoints, checkpoint_bytes=options.checkpoint_bytes)
         self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolved.ts, options=options.writer)
         self._writer.start(recovered.head)
-        self.writes = WritePath(log, index, self._writer, self.space, self._pending, self.resolver, options)
+        self.writes = WritePath(log, index, self._writer, self.space, self.pending, self.resolver, options)
         self.reads = ReadPath(index, log, resolved)
 
     def _restore_pending(self, recovered: Recovered) -> None:
         now_s, now_ms = time.monotonic(), time.time() * 1000
-        self._pending.restore(
+        self.pending.restore(
             Pending(
                 found.start_ts,
                 now_s - max(0.0, (now_ms - tso.physical_ms(found.start_ts)) / 1000),
@@ -206,26 +194,8 @@ class Store:
         """The resolved ts that was returned last."""
         return self._resolved.ts
 
-    def is_pending(self, start_ts: int) -> bool:
-        return start_ts in self._pending
-
-    @property
-    def pending_count(self) -> int:
-        return len(self._pending)
-
-    def pending(self, count_max: int) -> list[Pending]:
-        """Return the oldest `count_max` pending prewrites."""
-        return self._pending.first(count_max)
-
     def oldest_pending(self) -> Pending | None:
         """Return the pending prewrite with the smallest start_ts if the log holds it, else None."""
-        start_ts = self._pending.oldest()
-        entry = self._pending.get(start_ts) if start_ts is not None else None
+        start_ts = self.pending.oldest()
+        entry = self.pending.get(start_ts) if start_ts is not None else None
         return entry if entry is not None and entry.held else None
-
-    def pending_below_safepoint(self) -> list[Pending]:
-        """Return the prewrites whose outcome TiKV can no longer report, so that only a person can decide."""
-        return self._pending.below_safepoint()
-
-    def pending_older_than(self, age_s: float) -> list[Pending]:
-        return self._pending.older_than(time.monotonic() - age_s)

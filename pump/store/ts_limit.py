@@ -11,19 +11,13 @@ with CLOCK_BOOTTIME, which cannot be set and which runs while the machine is sus
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from binlog.cluster.tso import LOGICAL_MAX, compose, format_local, physical_ms
+from binlog.cluster.tso import LOGICAL_MAX, boot_clock_s, compose, format_local, physical_ms
 
 from pump.errors import TooFarAhead
 
 AHEAD_MAX_S = 600
-
-
-def boot_clock_s() -> float:
-    """Seconds of CLOCK_BOOTTIME, which runs while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Horizon:

@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
 from binlog.runtime.log import get_logger
 
-from pump.errors import NoSuchPrewrite, Stopping, TooLarge
+from pump.errors import NoSuchBinlog, Stopping, TooLarge
 from pump.index.leveldb import Index
 from pump.log.value_log import ValueLog
 from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
@@ -57,17 +56,6 @@ class _Checked:
         self.size += len(payload)
 
 
-@dataclass(slots=True)
-class Counters:
-    """The counters that metrics and status show."""
-
-    written: int = 0
-    refused: int = 0
-    commits: int = 0
-    late_commits: int = 0
-    late_ts: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_KEPT))
-
-
 class WritePath:
     """Accepts binlogs until it is sealed, and accounts for each of them once the writer has reported it.
 
@@ -96,7 +84,8 @@ class WritePath:
         self._horizon = resolver.horizon  # event loop
         self._bytes_max = options.transaction_bytes_max  # constant
         # Owned by this object
-        self.counters = Counters()  # event loop
+        self.late_commits = 0  # event loop
+        self.late_ts: deque[int] = deque(maxlen=LATE_KEPT)  # event loop; the newest of them
         self.activity = 0  # event loop; binlogs that were accepted; fakes do not count
         self._sealed = ""  # event loop; why nothing more is accepted
         self._under_way = 0  # event loop; submissions that the writer has not reported
@@ -151,11 +140,11 @@ class WritePath:
         return ts
 
     async def settle(self, start_ts: int, commit_ts: int) -> None:
-        """Settle a pending prewrite: commit it at `commit_ts`, or roll it back (0). Raises NoSuchPrewrite if it is not
+        """Settle a pending prewrite: commit it at `commit_ts`, or roll it back (0). Raises NoSuchBinlog if it is not
         pending."""
         entry = self._pending.get(start_ts)
         if entry is None:
-            raise NoSuchPrewrite(f"no prewrite of start_ts {start_ts} is pending here")
+            raise NoSuchBinlog(f"no prewrite of start_ts {start_ts} is pending here")
         tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
         payload = encode_binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=entry.prewrite_key or None)
         (error,) = await self.write([payload])
@@ -234,7 +223,7 @@ class WritePath:
         checked = self._check(payloads, refuse_prewrites)
         if checked.payloads:
             return self._submission(checked, done)
-        self._tell(checked, done)
+        done(checked.results, checked.ahead)
         return None
 
     def _scan_fast(self, payloads: Sequence[bytes], refuse_prewrites: str) -> FastBinlogs | None:
@@ -260,7 +249,6 @@ class WritePath:
                     # payloads would stay in memory until the garbage collector runs.
                     self._account([scan(payload) for payload in payloads], written)
                     results = [result.error for result in written.results]
-                    self.counters.refused += len(results) - results.count(None)
                 else:
                     self._account_fast(fast, written)
             except Exception as error:  # noqa: BLE001  see _unaccounted
@@ -280,15 +268,10 @@ class WritePath:
                 errors = [_unaccounted(mistake)] * len(checked.envelopes)
             for place, error in zip(checked.places, errors, strict=True):
                 checked.results[place] = error
-            self._tell(checked, done)
+            done(checked.results, checked.ahead)
 
         self._under_way += 1
         return Submission(checked.payloads, checked.size, report, envelopes=checked.envelopes)
-
-    def _tell(self, checked: _Checked, done: Done) -> None:
-        results = checked.results
-        self.counters.refused += len(results) - results.count(None)
-        done(results, checked.ahead)
 
     def _check(self, payloads: Sequence[bytes], refuse_prewrites: str) -> _Checked:
         """Check which binlogs may be written, as far as that is known without the log. Their prewrites are pending
@@ -338,12 +321,10 @@ class WritePath:
         try:
             await self._resolver.refresh()
         except BinlogError as error:
-            self.counters.refused += 1
             return without_frames(error)
         envelope = scan(payload)
         if not self._is_far(envelope):
             return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]
-        self.counters.refused += 1
         refusal = self._horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
         now_s = time.monotonic()
         if now_s - self._refused_s >= ALARM_INTERVAL_S:
@@ -366,9 +347,8 @@ class WritePath:
     def _account_fast(self, fast: FastBinlogs, written: Written) -> None:
         """Do what `_account` does for fast-path binlogs that were all written."""
         binlogs = fast.binlogs
-        self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
-        self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
-        self.counters.written += len(binlogs)
+        self._pending.stored(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
+        self._pending.settled(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
         self._visible(written.visible, left=True)
 
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
@@ -379,41 +359,37 @@ class WritePath:
         for envelope, result in zip(envelopes, written.results, strict=True):
             if envelope.tp == BinlogType.PREWRITE:
                 if (result.write and result.kind is ResultKind.PENDING) or (result.error is not None and result.write):
-                    pending.stored(envelope.start_ts)
+                    pending.stored((envelope.start_ts,))
                 else:
                     pending.refused(envelope.start_ts)
             elif result.error is None and not is_fake(envelope):  # a fake settles no prewrite, stored or not
-                pending.settled(envelope.start_ts)
-            if result.write and result.error is None:
-                self.counters.written += 1
+                pending.settled((envelope.start_ts,))
         self._visible(written.visible, left=len(pending) < held_back)
 
     def _visible(self, visible: Sequence[int], *, left: bool) -> None:
-        """Count commits that became visible, raise alarms for late ones, and request a refresh of the resolved ts.
-        `left`: a prewrite left the pending set."""
-        if visible:
-            self.counters.commits += len(visible)
-            if self._resolver.is_late(min(visible)):
-                for commit_ts in visible:
-                    if self._resolver.is_late(commit_ts):
-                        self._alarm(commit_ts)
+        """Raise alarms for commits that became visible late, and request a refresh of the resolved ts. `left`: a
+        prewrite left the pending set."""
+        if visible and self._resolver.is_late(min(visible)):
+            for commit_ts in visible:
+                if self._resolver.is_late(commit_ts):
+                    self._alarm(commit_ts)
         if visible or left:
             self._resolver.request_refresh(max(visible, default=0))
         self._settle_down()
 
     def _alarm(self, commit_ts: int) -> None:
         """Count a late commit and keep it for Inspect. Limit the log lines if there are many."""
-        self.counters.late_commits += 1
-        self.counters.late_ts.append(commit_ts)
+        self.late_commits += 1
+        self.late_ts.append(commit_ts)
         now_s = time.monotonic()
-        if self.counters.late_commits > LATE_KEPT and now_s - self._alarmed_s < ALARM_INTERVAL_S:
+        if self.late_commits > LATE_KEPT and now_s - self._alarmed_s < ALARM_INTERVAL_S:
             return
         self._alarmed_s = now_s
         _log.error(
             "a commit arrived at or below a resolved ts that drainers may have read already",
             commit_ts=commit_ts,
             resolved_ts=self._resolver.ts,
-            so_far=self.counters.late_commits,
+            so_far=self.late_commits,
         )
 
 

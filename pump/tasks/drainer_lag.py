@@ -50,14 +50,11 @@ class DrainerLag:
         outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
         while True:
             await asyncio.sleep(interval_s)
-            try:
+            with outage.catching(BinlogError):
                 await self.poll()
-                outage.over()
-            except BinlogError as error:
-                outage.failed(error=error)
 
     async def poll(self) -> list[NodeStatus]:
-        """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
+        """Count, log and return the drainers that are far behind. Raises the errors of `drainers_of`."""
         purged_ts = self._store.reads.purged_ts
         drainers = readers(await drainers_of(self._registry), self._topic)
         found = far_behind(drainers, purged_ts=purged_ts, retention=self._retention)

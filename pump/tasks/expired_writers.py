@@ -9,6 +9,7 @@ whichever comes first and refuses the other. While etcd does not answer, nothing
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -18,9 +19,8 @@ from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
-from binlog.tidb.job import Job
 
-from pump.errors import Conflict, NoSuchPrewrite
+from pump.errors import Conflict, NoSuchBinlog
 from pump.store.gauges import EXPIRED_WRITERS
 from pump.store.pending import Pending
 from pump.store.store import Store
@@ -48,24 +48,22 @@ class ExpiredWriters:
         )
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
-            try:
+            with outage.catching(BinlogError):
                 await self.poll()
-                outage.over()
-            except BinlogError as error:
-                outage.failed(error=error)
 
     async def poll(self) -> int:
         """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
         cannot be read; then none is settled."""
         # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
-        named = [entry for entry in self._store.pending_older_than(self._age_s) if entry.writer]
+        named = [entry for entry in self._store.pending.older_than(time.monotonic() - self._age_s) if entry.writer]
         if not named:
             return 0
         living = await living_writers(self._etcd)
         gone = [entry for entry in named if entry.writer not in living]
         if not gone:
             return 0
-        published = await self._published(gone)
+        # Read after the living writers: a job that is missing then cannot be published later.
+        published = await self._jobs.finished(entry.ddl_job_id for entry in gone)
         settled: Counter[str] = Counter()
         for begin in range(0, len(gone), SETTLED_AT_ONCE_MAX):
             part = gone[begin : begin + SETTLED_AT_ONCE_MAX]  # concurrently, so that one log sync serves all
@@ -73,19 +71,11 @@ class ExpiredWriters:
         self._log_settled(gone, settled)
         return settled["committed"] + settled["rolled back"]
 
-    async def _published(self, gone: Sequence[Pending]) -> Mapping[int, int]:
-        """Return job id → FinishedTS of the published jobs. They are read after the living writers: a job that is
-        missing then cannot be published later."""
-        if not any(entry.ddl_job_id for entry in gone):
-            return {}
-        jobs = [Job.from_json(text) for _, text in await self._jobs.all()]
-        return {job.id: job.finished_ts for job in jobs}
-
     async def _settle(self, entry: Pending, published: Mapping[int, int]) -> str:
         commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
         try:
             await self._store.writes.settle(entry.start_ts, commit_ts)
-        except (NoSuchPrewrite, Conflict):  # its commit or rollback arrived meanwhile
+        except (NoSuchBinlog, Conflict):  # its commit or rollback arrived meanwhile
             return "settled meanwhile"
         outcome = "committed" if commit_ts else "rolled back"
         EXPIRED_WRITERS.labels(outcome).inc()

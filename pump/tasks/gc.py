@@ -16,7 +16,6 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pump.errors import DrainerUnreadable
 from pump.index.keys import COMPLETE, OUTCOME, TS
 from pump.metrics import storage_metrics
 from pump.store.recovery import removed_until_ts
@@ -36,10 +35,11 @@ def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timed
 
 
 async def drainers_of(registry: Registry) -> list[NodeStatus]:
-    """Return the records of all drainers. Raises DrainerUnreadable if one cannot be parsed: its position is unknown."""
+    """Return the records of all drainers. Raises EtcdError, and BinlogError if one cannot be parsed: it is unknown
+    which binlogs that drainer still needs (rule 20: what pumps must keep)."""
     listing = await registry.list("drainers")
     if listing.unreadable:
-        raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no valid drainer status: repair or delete it")
+        raise BinlogError(f"etcd key {listing.unreadable[0]} holds no valid drainer status: repair or delete it")
     return [record.status for record in listing.nodes]
 
 
@@ -87,11 +87,8 @@ class GarbageCollector:
         outage = Outage(_log, "garbage collection failed", "garbage collection works again", level="error")
         while True:
             await asyncio.sleep(INTERVAL_S)
-            try:
+            with outage.catching(BinlogError, OSError):
                 await self.collect()
-                outage.over()
-            except (BinlogError, OSError) as error:
-                outage.failed(error=error)
 
     async def collect(self) -> int:
         """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04). Return the purge

@@ -15,7 +15,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -23,7 +22,7 @@ from binlog.cluster.tikv import BelowSafepoint, TiKV
 from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.runtime.channel import open_channel
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
@@ -93,15 +92,12 @@ class Orphans:
         )
         while True:
             await asyncio.sleep(min(INTERVAL_S, self._age_s))
-            try:
+            with outage.catching(BinlogError):
                 await self.poll()
-                outage.over()
-            except BinlogError as error:
-                outage.failed(error=error)
 
     async def poll(self) -> int:
         """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""
-        old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
+        old = self._store.pending.older_than(time.monotonic() - self._age_s)[:ASKED_MAX]
         if not old:
             return 0
         others = [
@@ -113,32 +109,26 @@ class Orphans:
         answers = await asyncio.gather(*(self._ask(status, asked) for status in others))
         for status, commits in zip(others, answers, strict=True):
             for entry, commit_ts in zip(old, commits, strict=False):
-                if commit_ts and self._store.is_pending(entry.start_ts):
+                if commit_ts and entry.start_ts in self._store.pending:
                     await self._settle(entry, commit_ts, status)
         if self._upstream is not None:
-            try:
+            with self._tikv_outage.catching(BinlogError):
                 await self._ask_upstream(self._upstream, old)
-                self._tikv_outage.over()
-            except BinlogError as error:
-                self._tikv_outage.failed(error=error)
-        remaining = [entry for entry in old if self._store.is_pending(entry.start_ts)]
+        remaining = [entry for entry in old if entry.start_ts in self._store.pending]
         self._log_remaining(remaining)
         return len(remaining)
 
     async def _ask(self, status: NodeStatus, start_ts: Sequence[int]) -> Sequence[int]:
         """Query another pump for the commit_ts of each of `start_ts`: 0 if that pump has no commit. Return an empty
         sequence if the pump does not answer."""
-        channel = open_channel(status.host, self._security)
         try:
-            request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
-            call: Any = channel.unary_unary("/binlog.ext.PumpExt/Outcome")
-            answer = await call(request.SerializeToString(), timeout=ASK_TIMEOUT_S)
-            return list(pb.OutcomeResp.FromString(answer).commit_ts)
+            async with open_channel(status.host, self._security) as channel:
+                request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
+                stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
+                return list((await stub.Outcome(request, timeout=ASK_TIMEOUT_S)).commit_ts)
         except aio.AioRpcError as error:
             _log.info("a pump does not report the outcome of prewrites", pump=status.node_id, code=error.code().name)
             return ()
-        finally:
-            await channel.close()
 
     async def _settle(self, entry: Pending, commit_ts: int, status: NodeStatus) -> None:
         _log.info(
@@ -158,7 +148,7 @@ class Orphans:
             if entry.prewrite_key
             and not entry.writer  # a service's transaction, unknown to TiKV: pump.tasks.expired_writers settles it
             and not entry.safepoint_ts
-            and self._store.is_pending(entry.start_ts)
+            and entry.start_ts in self._store.pending
         ]
         if not open_ones:
             return
@@ -176,7 +166,7 @@ class Orphans:
             entry.safepoint_ts = error.safepoint_ts
             self._logged_s = float("-inf")
             return
-        if commit_ts is not None and self._store.is_pending(entry.start_ts):
+        if commit_ts is not None and entry.start_ts in self._store.pending:
             _log.info(
                 "outcome of a pending prewrite read from TiKV",
                 start_ts=entry.start_ts,

@@ -34,12 +34,9 @@ class Measuring:
 
     async def take(self) -> int:
         """Measure and return the score. If etcd does not answer, the last known positions of the drainers are used."""
-        try:
+        with self._outage.catching(BinlogError):
             drainers = await drainers_of(self._registry)
             self._positions = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
-            self._outage.over()
-        except BinlogError as error:
-            self._outage.failed(error=error)
         space, written = self._store.space, call_metrics.written_bytes() - self._begun_bytes
         self._backlog.sample(self._store.resolved_ts, written)
         self.measures = Measures(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 
 from binlog.errors import BinlogError, EtcdError
-from binlog.runtime.command_line import discard_stdout
+from binlog.runtime.command_line import INTERRUPTED, discard_stdout
 from binlog.runtime.config import load_or_exit
 from binlog.runtime.log import setup
 
@@ -20,7 +20,6 @@ from pumpclient.ctl.session import CommandSession, open_session
 from pumpclient.ctl.watch import watch
 
 Command = Callable[[CommandSession], Awaitable[None]]
-INTERRUPTED = 130  # a shell's exit code for SIGINT
 
 COMMANDS: Mapping[str, Command] = {
     "pumps": lambda session: nodes.query(session, "pumps"),

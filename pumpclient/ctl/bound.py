@@ -65,7 +65,12 @@ async def reset(session: CommandSession) -> None:
     if session.options.dry_run:
         session.out.done("dry run: nothing was written")
         return
-    await _confirm(session, found.bound_ms)
+    await confirm(
+        session.options,
+        refusal="lowering the bound cannot be undone: confirm with -yes, or preview with -dry-run",
+        about="Every transaction above it must be gone. ",
+        word=str(found.bound_ms),
+    )
     compares = [
         Compare(LEADER_KEY, mod_revision=0),
         Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
@@ -129,12 +134,3 @@ def _check(session: CommandSession, leader: KV | None, reset: Reset) -> None:
         if not session.options.dry_run:
             raise Refused(f"{obstacle}. Nothing was written")
         session.out.problem("the command would be refused", why=obstacle)
-
-
-async def _confirm(session: CommandSession, bound_ms: int) -> None:
-    await confirm(
-        session.options,
-        refusal="lowering the bound cannot be undone: confirm with -yes, or preview with -dry-run",
-        about="Every transaction above it must be gone. ",
-        word=str(bound_ms),
-    )

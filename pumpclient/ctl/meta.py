@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from binlog.cluster.timestamp import connect_timestamps
+from binlog.cluster.timestamp import current_ts
 from binlog.cluster.tso import physical_ms
 
 from pumpclient.ctl.errors import Misused
@@ -60,11 +60,7 @@ def write_savepoint(directory: Path, text: str) -> Path:
 
 async def generate_meta(session: CommandSession) -> None:
     zone = parse_zone(session.options.time_zone) if session.options.time_zone else None
-    timestamps = await connect_timestamps(session.etcd, session.section, session.security)
-    try:
-        commit_ts = await timestamps.get()
-    finally:
-        await timestamps.close()
+    commit_ts = await current_ts(session.etcd, session.section, session.security)
     text = savepoint_text(commit_ts, zone)
     path = await asyncio.to_thread(write_savepoint, Path(session.options.data_dir), text)
     session.out.done("save meta", meta=f"commitTS: {commit_ts}", path=str(path))

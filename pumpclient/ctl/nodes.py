@@ -10,6 +10,7 @@ from binlog.cluster.candidates import waiting_by_node
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind
 from binlog.cluster.tso import format_local, physical_ms
+from binlog.runtime.page import span_text
 
 from pumpclient.ctl.errors import Misused
 from pumpclient.ctl.output import Listing
@@ -56,7 +57,7 @@ def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
         "update_ts": status.update_ts,
         "labels": dict(status.label or {}),
         "shown_state": f"{status.state.value}, but no heartbeat" if missing else status.state.value,
-        "heartbeat": None if age_s is None else f"{_span(age_s)} ago",
+        "heartbeat": None if age_s is None else f"{span_text(age_s)} ago",
     }
 
 
@@ -98,11 +99,3 @@ async def update(session: CommandSession, kind: Kind) -> None:
     session.out.done(
         "update node state", type=kind.removesuffix("s"), before=record.status.state.value, node=describe(changed)
     )
-
-
-def _span(seconds: float) -> str:
-    """Format a time span: `3 s`, `12 min`, `5 h`, `3 days`."""
-    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds / 86_400:.0f} days"

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from binlog.runtime.command_line import Program, flags_of
 from binlog.runtime.fields import Seconds, Section, TsoSource
-from binlog.runtime.reference import Flag, default_text, settings
+from binlog.runtime.reference import Flag
 from pydantic import Field, model_validator
 
 from pumpclient.ctl.errors import EXIT_CODES
@@ -160,16 +160,3 @@ PROGRAM = Program(
         "binlogctl update-pump -node-id pump-1 -state offline",
     ),
 )
-
-
-def reference() -> str:
-    """Return the tables of commands, flags and exit codes for docs/configuration.md."""
-    lines = ["| command | what it does |", "|---|---|"]
-    lines += [f"| `{name}` | {text.replace('<', '&lt;')} |" for name, text in COMMANDS.items()]
-    lines += ["", "| flag | default | meaning |", "|---|---|---|"]
-    for (name,), info in settings(Options):
-        default = default_text(info).removesuffix("false")
-        lines.append(f"| `-{name}` | {f'`{default}`' if default else ''} | {info.description} |")
-    lines += ["", "| exit code | meaning |", "|---|---|"]
-    lines += [f"| {code} | {text} |" for code, text in EXIT_CODES.items()]
-    return "\n".join(lines)

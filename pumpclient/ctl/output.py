@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from binlog.runtime.log import get_logger
 
@@ -34,29 +34,11 @@ class Listing:
     line: Sequence[str] | None = None
 
 
-class Output(Protocol):
-    """The destination of a command's output. `end` is called once when the command is over, also after an error."""
-
-    def rows(self, listing: Listing, rows: Sequence[Facts]) -> None:
-        """Print the rows of one listing. An empty listing is reported as such."""
-
-    def done(self, what: str, **facts: Any) -> None:
-        """Report a completed action."""
-
-    def problem(self, what: str, **facts: Any) -> None:
-        """Report a problem with one node. The other nodes are still listed."""
-
-    def failed(self, command: str, text: str, exit_code: int) -> None:
-        """Report, at the end, why the command failed."""
-
-    def end(self) -> None:
-        """Print buffered output."""
-
-
 class LogOutput:
     """Writes a log line for each row, with the original's text if the original has such a line."""
 
     def rows(self, listing: Listing, rows: Sequence[Facts]) -> None:
+        """Print the rows of one listing. An empty listing is reported as such."""
         for row in rows:
             shown = row if listing.line is None else {name: row[name] for name in listing.line}
             log.info(listing.event, **shown)
@@ -64,16 +46,19 @@ class LogOutput:
             log.info(f"no {listing.name} to list")
 
     def done(self, what: str, **facts: Any) -> None:
+        """Report a completed action."""
         log.info(what, **facts)
 
     def problem(self, what: str, **facts: Any) -> None:
+        """Report a problem with one node. The other nodes are still listed."""
         log.error(what, **facts)
 
     def failed(self, command: str, text: str, exit_code: int) -> None:
+        """Report, at the end, why the command failed."""
         log.critical("fail to execute command", command=command, error=text)
 
     def end(self) -> None:
-        pass
+        """Print buffered output. Called once when the command is over, also after an error."""
 
 
 class TableOutput:
@@ -137,6 +122,9 @@ class JsonOutput:
         json.dump(self._document, self._out, indent=None if self._line else 2, ensure_ascii=False, default=str)
         self._out.write("\n")
         self._out.flush()
+
+
+Output: TypeAlias = LogOutput | TableOutput | JsonOutput  # the destination of a command's output
 
 
 def form_of(form: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from binlog.cluster.tso import format_local
-from binlog.pb import pump_ext_pb2 as pb
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import Misused
@@ -32,15 +31,11 @@ async def skip_binlog(session: CommandSession) -> None:
     if options.dry_run:
         session.out.done("the binlog would be skipped: its rows would be lost downstream", **facts)
         return
-    await _confirm(session, binlog)
-    await session.skip_binlog(host, options.commit_ts, dry_run=False)
-    session.out.done("the binlog is skipped: its rows are lost downstream", **facts)
-
-
-async def _confirm(session: CommandSession, binlog: pb.PassOverResp) -> None:
     await confirm(
-        session.options,
+        options,
         refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",
         about=f"{binlog.why}\nThe rows of this transaction will be lost downstream. ",
-        word=str(session.options.commit_ts),
+        word=str(options.commit_ts),
     )
+    await session.skip_binlog(host, options.commit_ts, dry_run=False)
+    session.out.done("the binlog is skipped: its rows are lost downstream", **facts)

@@ -18,11 +18,9 @@ from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Kind, NodeRecord, Registry, key_of
 from binlog.errors import NodeNotFound
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.pb import pump_ext_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.fields import UpstreamSection, parse_loose_urls
 from binlog.runtime.security import Security
-from binlog.tidb.job import Job
 
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.options import Options
@@ -62,7 +60,7 @@ class CommandSession:
             raise Misused(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
         record = await self.registry.get(kind, node_id)
         if record is None:
-            raise NodeNotFound(key_of(kind, node_id))
+            raise NodeNotFound(f"key {key_of(kind, node_id)} in etcd not found")
         return record
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
@@ -88,10 +86,7 @@ class CommandSession:
 
     async def published(self, prewrites: Iterable[pb.PendingPrewrite]) -> dict[int, int]:
         """Return the FinishedTS of each published job, by its id. Nothing is read if no prewrite is that of a DDL."""
-        if not any(prewrite.ddl_job_id for prewrite in prewrites):
-            return {}
-        jobs = [Job.from_json(text) for _, text in await PublishedJobs(self.etcd).all()]
-        return {job.id: job.finished_ts for job in jobs}
+        return await PublishedJobs(self.etcd).finished(prewrite.ddl_job_id for prewrite in prewrites)
 
     async def settle(self, host: str, start_ts: int, commit_ts: int) -> pb.SettleResp:
         request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
@@ -109,7 +104,7 @@ class CommandSession:
         cluster = await self.cluster_id()
         slots = asyncio.Semaphore(SETTLED_AT_ONCE_MAX)
         async with open_channel(host, self.security) as channel:
-            stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
 
             async def one(start_ts: int, commit_ts: int) -> str:
                 async with slots:
@@ -132,7 +127,7 @@ class CommandSession:
 
     async def _call(self, host: str, method: str, request: Any) -> Any:
         async with open_channel(host, self.security) as channel:
-            stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
             try:
                 return await getattr(stub, method)(request, timeout=RPC_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:

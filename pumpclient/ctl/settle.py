@@ -17,7 +17,7 @@ from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandSession
-from pumpclient.ctl.settle_all import settle_all
+from pumpclient.ctl.settle_all import facts_of, settle_all
 
 _PUMPS = Listing(
     "pumps",
@@ -109,21 +109,9 @@ def _pending(
     node_id: str, pending: pb.PendingPrewrite, published: Mapping[int, int], elsewhere: int = 0
 ) -> dict[str, object]:
     """Return the facts of one pending prewrite, with advice if there is any."""
-    key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
-    facts: dict[str, object] = {
-        "node_id": node_id,
-        "start_ts": pending.start_ts,
-        "started": format_local(pending.start_ts),
-        "age_s": round(pending.age_ms / 1000, 1),
-        "bytes": pending.bytes,
-        "key": key.hex(),
-    }
-    writer: bytes = pending.writer
-    if writer:
-        facts["writer"] = writer.hex()
+    facts = facts_of(node_id, pending)
     if pending.ddl_job_id:
         commit_ts = published.get(pending.ddl_job_id)
-        facts["ddl_job_id"] = pending.ddl_job_id
         facts["settle_with"] = (
             "-rollback (its job is not published)" if commit_ts is None else f"-commit-ts {commit_ts}"
         )

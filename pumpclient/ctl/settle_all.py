@@ -47,16 +47,22 @@ class Decision:
 
     def facts(self) -> dict[str, object]:
         how = f"commit at {self.commit_ts}, because its job is published" if self.commit_ts else "rollback"
-        writer: bytes = self.pending.writer
-        return {
-            "node_id": self.node_id,
-            "start_ts": self.pending.start_ts,
-            "started": format_local(self.pending.start_ts),
-            "age_s": round(self.pending.age_ms / 1000, 1),
-            "ddl_job_id": self.pending.ddl_job_id or None,
-            "writer": writer.hex() or None,
-            "how": f"left alone: {self.left}" if self.left else how,
-        }
+        return {**facts_of(self.node_id, self.pending), "how": f"left alone: {self.left}" if self.left else how}
+
+
+def facts_of(node_id: str, pending: pb.PendingPrewrite) -> dict[str, object]:
+    """Return the facts of one pending prewrite."""
+    key, writer = bytes(pending.prewrite_key), bytes(pending.writer)  # the stub types allow None, the wire does not
+    return {
+        "node_id": node_id,
+        "start_ts": pending.start_ts,
+        "started": format_local(pending.start_ts),
+        "age_s": round(pending.age_ms / 1000, 1),
+        "bytes": pending.bytes,
+        "key": key.hex(),
+        **({"writer": writer.hex()} if writer else {}),
+        **({"ddl_job_id": pending.ddl_job_id} if pending.ddl_job_id else {}),
+    }
 
 
 async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> None:
@@ -71,7 +77,13 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
     session.out.rows(_LISTING, [decision.facts() for decision in decisions])
     chosen = [decision for decision in decisions if not decision.left]
     if chosen and not options.dry_run:
-        await _confirm(session, len(chosen))
+        count = len(chosen)
+        await confirm(
+            options,
+            refusal=f"settling {count} transactions cannot be undone: confirm with -yes, or preview with -dry-run",
+            about=f"{count} prewrites will be settled. ",
+            word=str(count),
+        )
         await _carry_out(session, chosen)
     more = sum(answer.pending_count - len(answer.pending) for _, answer in answers)
     if more > 0:
@@ -93,15 +105,6 @@ async def _decide(session: CommandSession, answers: Sequence[tuple[NodeStatus, p
         commit_ts = published.get(pending.ddl_job_id, 0) if pending.ddl_job_id and not force else 0
         decisions.append(Decision(status.host, status.node_id, pending, commit_ts, left))
     return decisions
-
-
-async def _confirm(session: CommandSession, count: int) -> None:
-    await confirm(
-        session.options,
-        refusal=f"settling {count} transactions cannot be undone: confirm with -yes, or preview with -dry-run",
-        about=f"{count} prewrites will be settled. ",
-        word=str(count),
-    )
 
 
 async def _carry_out(session: CommandSession, chosen: Sequence[Decision]) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import io
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 from binlog.errors import BinlogError
@@ -28,40 +28,20 @@ async def watch(session: CommandSession, command: Command) -> None:
     interval_s = session.options.interval
     form = form_of(session.options.output)
     listed = False
-    with _shown(form, interval_s) as show:
-        async with _signals() as stopped:
-            while not stopped.is_set():
-                buffer = io.StringIO()
-                session.out = open_output(form, buffer, buffer, line=True)
-                try:
-                    if not await _finished(command(session), stopped):
-                        return
-                except BinlogError as error:
-                    if not listed:
-                        raise
-                    session.out.failed(session.options.cmd, str(error), code_of(error))
-                listed = True
-                session.out.end()
-                show(buffer.getvalue())
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), interval_s)
-
-
-async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:
-    """Wait for the work and return True; return False if `stopped` was set first (the work is then cancelled).
-
-    Raises the exception of the work.
-    """
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    done = tasks[0].done()
-    for task in tasks:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-    if done:
-        tasks[0].result()
-    return done
+    with _shown(form, interval_s) as show, _ended_by_signals():
+        while True:
+            buffer = io.StringIO()
+            session.out = open_output(form, buffer, buffer, line=True)
+            try:
+                await command(session)
+            except BinlogError as error:
+                if not listed:
+                    raise
+                session.out.failed(session.options.cmd, str(error), code_of(error))
+            listed = True
+            session.out.end()
+            show(buffer.getvalue())
+            await asyncio.sleep(interval_s)
 
 
 @contextlib.contextmanager
@@ -90,15 +70,18 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
 
 
-@contextlib.asynccontextmanager
-async def _signals() -> AsyncIterator[asyncio.Event]:
-    """Return an event that SIGINT and SIGTERM set."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the block when SIGINT or SIGTERM arrives: whatever it waits for is cancelled."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "only a task can be cancelled"
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, lambda: task.cancelling() or task.cancel())
     try:
-        yield stopped
+        yield
+    except asyncio.CancelledError:
+        task.uncancel()
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

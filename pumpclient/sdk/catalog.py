@@ -101,8 +101,7 @@ class Catalog:
 
     def table(self, schema: str, name: str) -> Table:
         """Return the current handle. Raises SchemaNotFound."""
-        bound = self.bound(schema, name)
-        return bound_table(bound.schema, bound.info, bound.version)
+        return bound_table(self.bound(schema, name))
 
     def must_be_free(self, schema: str, name: str) -> Database:
         """Return the database if it has no such table; raise SchemaExists otherwise."""

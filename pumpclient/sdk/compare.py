@@ -37,9 +37,9 @@ def declared_table(there: Bound, declared: Table, *, accept_added: bool) -> Tabl
         raise SchemaDiffers(f"{where} already exists and is not as declared: {difference}")
     ids = {column.name.lower(): column.id for column in there.info.columns}
     if len(ids) == len(wanted.columns):
-        return bound_table(there.schema, there.info, there.version)
+        return bound_table(there)
     columns = tuple(replace(column, id=ids[column.name.lower()]) for column in wanted.columns)
-    return bound_table(there.schema, replace(wanted, columns=columns), there.version)
+    return bound_table(replace(there, info=replace(wanted, columns=columns)))
 
 
 def _differences(there: TableInfo, wanted: TableInfo, *, accept_added: bool) -> Iterator[str]:

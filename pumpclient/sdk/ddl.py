@@ -101,7 +101,7 @@ class DdlRunner:
         async with contextlib.AsyncExitStack() as held:
             with self.under_way.entered("a DDL statement"):
                 await held.enter_async_context(self._own)
-                lock = await held.enter_async_context(ddl_lock(self.etcd, self.owner))
+                lock = await held.enter_async_context(ddl_lock(self.etcd, self.owner, self.lease.keep))
                 rest = asyncio.ensure_future(self._publish_and_commit(*await self._prewrite(plan, lock)))
             # From here on, cancelling the caller has no effect: the statement is completed or rolled back.
             self._rests.add(rest)
@@ -117,8 +117,8 @@ class DdlRunner:
     async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Use, DdlFields, str]:
         await self.refresh()
         start_ts = await self.timestamps.get()
-        statement = await plan(Planning(self.catalog, start_ts, self._next_id))
-        job_id = await self._next_id()
+        statement = await plan(Planning(self.catalog, start_ts, self.jobs.next_id))
+        job_id = await self.jobs.next_id()
         version = await self.jobs.next_schema_version()
         job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
@@ -193,9 +193,6 @@ class DdlRunner:
             f"{job.start_ts} is pending: the pumps commit it at {job.finished_ts} if the job exists, else roll it "
             "back, within seconds, because the lease of this writer is revoked"
         )
-
-    async def _next_id(self) -> int:
-        return (await self.jobs.next_ids(1))[0]
 
 
 def _job(statement: Statement, *, job_id: int, version: int, start_ts: int) -> Job:

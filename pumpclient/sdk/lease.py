@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from binlog.cluster.keepalive import Keep, KeepAlive, KeepAliveTask, boot_clock_s
+from binlog.cluster.keepalive import Keep, KeepAliveThread
 from binlog.cluster.kv import Compare, Etcd, Lease
+from binlog.cluster.tso import boot_clock_s
 from binlog.cluster.writers import register_writer
 from binlog.errors import EtcdError, LeaseExpired
 from binlog.runtime.log import get_logger
@@ -42,7 +43,7 @@ class _Held:
 
     writer: Writer
     lease: Lease
-    kept: KeepAlive
+    kept: KeepAliveThread
     users: int = 0
     retired: bool = False
 
@@ -72,26 +73,17 @@ class WriterLease:
     """The writer id of a service and its lease. The id is registered at first use; a new one replaces it when it is
     retired or its lease has ended. Then closed.
 
-    `keep` renews a lease, by default in the running event loop. See binlog.cluster.keepalive.
+    `keep` renews a lease. See binlog.cluster.keepalive.
     """
 
-    def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep = KeepAliveTask) -> None:
+    def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep) -> None:
         self.ttl_s = ttl_s
         self._etcd = etcd
-        self._keep = keep
+        self.keep = keep
         self._held: _Held | None = None
         self._retired: set[_Held] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
-
-    @property
-    def writer(self) -> Writer | None:
-        """The current writer, or None. Its lease may have ended."""
-        return None if self._held is None else self._held.writer
-
-    async def ready(self) -> None:
-        """Register an id if there is none. Raises EtcdError as `enter` does."""
-        await self._current()
 
     async def enter(self) -> Use:
         """Return the use of the writer for a transaction that is about to be sent.
@@ -99,11 +91,12 @@ class WriterLease:
         Raises EtcdError if it is unknown whether the lease is valid, and no new one can be registered. Nothing was sent
         then.
         """
-        held = await self._current()
+        held = await self.ready()
         held.users += 1
         return Use(self, held)
 
-    async def _current(self) -> _Held:
+    async def ready(self) -> _Held:
+        """Return the current lease. Register an id if there is none. Raises EtcdError as `enter` does."""
         held = self._held
         if held is not None and boot_clock_s() < held.kept.until_s:
             return held
@@ -136,7 +129,7 @@ class WriterLease:
         if held.retired:  # a transaction that uses it retired it meanwhile
             return False
         held.kept.stop()
-        held.kept = self._keep(held.lease, asked_s)
+        held.kept = self.keep(held.lease, asked_s)
         return True
 
     async def _register(self) -> _Held:
@@ -145,7 +138,7 @@ class WriterLease:
             lease = await self._etcd.lease(self.ttl_s)
             made = await register_writer(self._etcd, lease)
             if made is not None:
-                self._held = _Held(Writer(*made), lease, self._keep(lease, asked_s))
+                self._held = _Held(Writer(*made), lease, self.keep(lease, asked_s))
                 return self._held
         raise EtcdError(f"etcd refused {TRIES_MAX} new keys of this writer")
 

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from binlog.cluster.keepalive import Keep
 from binlog.cluster.kv import Compare, Etcd, EventKind, Lease
 from binlog.cluster.registry import ROOT
+from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
 
 from pumpclient.sdk.errors import SdkError
 
@@ -30,12 +31,13 @@ class DdlLockTimeout(SdkError):
 
 
 @contextlib.asynccontextmanager
-async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: float = WAIT_S) -> AsyncIterator[Compare]:
-    """Wait for the lock, renew it while it is held, and release it. Return the condition that a publishing transaction
-    must compare. Raises DdlLockTimeout after `wait_s`, or EtcdError.
+async def ddl_lock(etcd: Etcd, owner: str, keep: Keep, *, wait_s: float = WAIT_S) -> AsyncIterator[Compare]:
+    """Wait for the lock, have `keep` renew it while it is held, and release it. Return the condition that a publishing
+    transaction must compare. Raises DdlLockTimeout after `wait_s`, or EtcdError.
     """
-    lease = await etcd.lease(lease_s)
-    renewal = asyncio.create_task(_renew(lease), name="ddl-lock-renewal")
+    asked_s = boot_clock_s()
+    lease = await etcd.lease(LEASE_S)
+    kept = keep(lease, asked_s)
     try:
         try:
             async with asyncio.timeout(wait_s):
@@ -46,8 +48,7 @@ async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: fl
             raise DdlLockTimeout(f"the DDL lock was not free within {wait_s} s; {name} holds it") from None
         yield Compare(LOCK_KEY, mod_revision=revision)
     finally:
-        renewal.cancel()
-        await asyncio.wait([renewal])
+        kept.stop()
         try:
             await lease.revoke()
         except BinlogError as error:
@@ -70,14 +71,3 @@ async def _deleted(etcd: Etcd, revision: int) -> None:
             if any(event.kind is EventKind.DELETE for event in events):
                 return
     await asyncio.sleep(0.05)
-
-
-async def _renew(lease: Lease) -> None:
-    outage = Outage(log, "the DDL lock's lease was not renewed", "the DDL lock's lease is renewed again")
-    while True:
-        await asyncio.sleep(lease.ttl_s / 3)
-        try:
-            await lease.keep_alive()
-            outage.over()
-        except BinlogError as error:
-            outage.failed(error=str(error))

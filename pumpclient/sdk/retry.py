@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from binlog.errors import EtcdError, TimestampUnavailable
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PrewriteFailed, TransactionRolledBack
-from pumpclient.sdk.transaction import Stage, Transaction
+from pumpclient.sdk.transaction import Transaction
 
 WITHIN_S = 30.0
 PAUSE_FIRST_S = 0.05
@@ -34,15 +34,36 @@ class Retry:
         self._pause_s = PAUSE_FIRST_S
 
     def pause_s(self, error: Exception) -> float:
-        """Return the seconds to wait before the next attempt. Raises `error` if no attempt may follow, or no time is
-        left.
+        """Return the seconds to wait before the next attempt. Raises `error` if no time is left, or the client is
+        closed: it can query no pump.
         """
-        if not isinstance(error, (*AGAIN, CommitUndelivered)) or self._clock() >= self._end_s:
-            raise error
-        if isinstance(error.__cause__, ClientClosed):  # a closed client can query no pump
+        if self._clock() >= self._end_s or isinstance(error.__cause__, ClientClosed):
             raise error
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, PAUSE_MAX_S)
         return pause_s * self._dice.uniform(0.5, 1.0)
+
+    async def begun(self, begin: Callable[[], Awaitable[Transaction]]) -> Transaction:
+        """Open a transaction."""
+        while True:
+            try:
+                return await begin()
+            except AGAIN as error:
+                await asyncio.sleep(self.pause_s(error))
+
+    async def committed(self, txn: Transaction) -> bool:
+        """Commit a transaction and return whether it is committed; if not, it may be retried."""
+        try:
+            await txn.commit()
+            return True
+        except (CommitUndelivered, *AGAIN) as error:
+            await asyncio.sleep(self.pause_s(error))
+            if not isinstance(error, CommitUndelivered):
+                return False
+        while True:  # before a pump has answered whether it is committed, it must not be retried
+            try:
+                return await txn.outcome()
+            except CommitUndelivered as error:
+                await asyncio.sleep(self.pause_s(error))
 
 
 async def run(
@@ -53,28 +74,10 @@ async def run(
     """See Service.run."""
     retry = Retry(within_s)
     while True:
-        txn: Transaction | None = None
-        try:
-            txn = await begin()
-            filled = work(txn)
-            if filled is not None:
-                await filled
-            await txn.commit()
-            committed = True
-        except (CommitUndelivered, *AGAIN) as error:
-            if txn is not None and txn.stage is Stage.OPEN:  # `work` raised it, not this transaction
-                raise
-            await asyncio.sleep(retry.pause_s(error))
-            committed = txn is not None and isinstance(error, CommitUndelivered) and await _decided(txn, retry)
-        if committed:
-            assert txn is not None and txn.commit_ts is not None
+        txn = await retry.begun(begin)
+        filled = work(txn)
+        if filled is not None:
+            await filled
+        if await retry.committed(txn):
+            assert txn.commit_ts is not None
             return txn.commit_ts
-
-
-async def _decided(txn: Transaction, retry: Retry) -> bool:
-    """Query until a pump has answered whether the transaction is committed. Before that it must not be retried."""
-    while True:
-        try:
-            return await txn.outcome()
-        except CommitUndelivered as error:
-            await asyncio.sleep(retry.pause_s(error))

@@ -21,6 +21,7 @@ from binlog.tidb.table import TableInfo
 from pumpclient.sdk.defaults import CURRENT_TIMESTAMP, now_datum, stored_default
 from pumpclient.sdk.errors import RowRejected, ValueRejected
 from pumpclient.sdk.stored import Decode, decoder
+from pumpclient.sdk.table import Bound
 from pumpclient.sdk.values import Encoder, encoder
 
 RowValues = Mapping[str, object]
@@ -68,10 +69,7 @@ class RowCodec:
         )
         self.needs_rowid = not info.pk_is_handle and not info.is_common_handle
 
-    def insert(self, row: RowValues, *, rowid: int) -> bytes:
-        return self.insert_stored(row, rowid=rowid)[0]
-
-    def insert_stored(self, row: RowValues, *, rowid: int) -> tuple[bytes, StoredRow]:
+    def insert(self, row: RowValues, *, rowid: int) -> tuple[bytes, StoredRow]:
         """Return the encoded row, and every column with its stored value."""
         values = self._values(row, fill=True)
         encoded = encode_insert(self.info, values, rowid=rowid if self.needs_rowid else None)
@@ -151,25 +149,6 @@ class RowCodec:
 
 
 @functools.lru_cache(maxsize=4096)
-def _cached(schema: str, table_id: int, version: int, holder: _Identity) -> RowCodec:
-    return RowCodec(schema, holder.info)
-
-
-class _Identity:
-    """Makes a TableInfo usable as a cache key. Its id stands for the contents, which need not be hashed."""
-
-    __slots__ = ("info",)
-
-    def __init__(self, info: TableInfo) -> None:
-        self.info = info
-
-    def __hash__(self) -> int:
-        return self.info.id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.info is other.info
-
-
-def codec_for(schema: str, info: TableInfo, version: int) -> RowCodec:
+def codec_for(bound: Bound) -> RowCodec:
     """Return the codec of a table at a schema version. It is made once and cached."""
-    return _cached(schema, info.id, version, _Identity(info))
+    return RowCodec(bound.schema, bound.info)

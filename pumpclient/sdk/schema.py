@@ -10,7 +10,7 @@ from dataclasses import replace
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.table import TableInfo
-from binlog.tidb.types import INTEGERS, Flag, SchemaState, Tp
+from binlog.tidb.types import INTEGERS, Flag, Tp
 
 from pumpclient.sdk.defaults import default_info
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists, SchemaNotFound
@@ -168,10 +168,6 @@ def drop_index(info: TableInfo, name: str) -> TableInfo:
     if len(kept) == len(info.indexes):
         raise SchemaNotFound(f"{info.name}: there is no key {name}")
     return with_key_flags(replace(info, indexes=kept))
-
-
-def dropped(info: TableInfo) -> TableInfo:
-    return replace(info, state=SchemaState.NONE)
 
 
 def _find(info: TableInfo, name: str) -> ColumnInfo | None:

@@ -35,7 +35,7 @@ from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permi
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, run
 from pumpclient.sdk.statements import AlterOptions
-from pumpclient.sdk.table import Index, Table, bound_table
+from pumpclient.sdk.table import Bound, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
 from pumpclient.sdk.underway import UnderWay
 
@@ -79,16 +79,14 @@ class Service:
         client: PumpsClient,
         timestamps: TimestampSource,
         rowids: Iterator[int],
-        lease: WriterLease | None = None,
-        permits: Permits | None = None,
+        lease: WriterLease,
+        permits: Permits,
         on_transaction: OnTransaction | None = None,
     ) -> None:
-        """Make a service of existing parts; call `open` next. `lease`: by default one that is renewed in this event
-        loop.
-        """
-        self._lease = lease or WriterLease(etcd)
+        """Make a service of existing parts; call `open` next."""
+        self._lease = lease
         self._under_way = UnderWay()
-        self._permits = permits or Permits()
+        self._permits = permits
         self._on_transaction = on_transaction
         self._etcd = etcd
         self.client = client
@@ -193,11 +191,8 @@ class Service:
             except BinlogError as error:
                 outage.failed(error=str(error))
             await asyncio.sleep(RELOAD_S)
-            try:
+            with outage.catching(BinlogError):
                 await self.refresh()
-                outage.over()
-            except BinlogError as error:
-                outage.failed(error=str(error))
 
     async def begin(self) -> Transaction:
         """Open a transaction and give it a start_ts. Raises ClientClosed or TimestampUnavailable."""
@@ -357,7 +352,7 @@ class Service:
     def _handle(self, job: Job) -> Table | None:
         if job.table_info is None or not job.table_info.state:
             return None
-        return bound_table(job.schema_name, job.table_info, job.schema_version)
+        return bound_table(Bound(job.schema_name, job.table_info, job.schema_version))
 
     async def close(self, *, wait_s: float = CLOSE_WAIT_S) -> None:
         """Refuse new calls, wait up to `wait_s` seconds for open ones, cancel the others, and disconnect.

@@ -113,51 +113,10 @@ def create_database(database: str, collate: str) -> str:
     return text + ";"
 
 
-def drop_database(database: str) -> str:
-    return f"DROP DATABASE {name(database)};"
-
-
-def drop_table(table: str) -> str:
-    return f"DROP TABLE {name(table)};"
-
-
-def truncate_table(table: str) -> str:
-    return f"TRUNCATE TABLE {name(table)};"
-
-
 def rename_table(old: str, new: str, *, old_schema: str, new_schema: str) -> str:
     if old_schema == new_schema:
         return f"RENAME TABLE {name(old)} TO {name(new)};"
     return f"RENAME TABLE {name(old_schema)}.{name(old)} TO {name(new_schema)}.{name(new)};"
-
-
-def add_column(table: str, column: Column, *, position: str = "") -> str:
-    text = f"ADD COLUMN {column_sql(table, column)}"
-    return f"{text} {position}" if position else text
-
-
-def modify_column(table: str, column: Column, *, position: str = "") -> str:
-    return f"MODIFY COLUMN {column_sql(table, column)} {position}".rstrip()
-
-
-def change_column(table: str, old: str, column: Column, *, position: str = "") -> str:
-    return f"CHANGE COLUMN {name(old)} {column_sql(table, column)} {position}".rstrip()
-
-
-def rename_column(old: str, new: str) -> str:
-    return f"RENAME COLUMN {name(old)} TO {name(new)}"
-
-
-def drop_column(column: str) -> str:
-    return f"DROP COLUMN {name(column)}"
-
-
-def add_key(key: Index) -> str:
-    return f"ADD {key_sql(key)}"
-
-
-def drop_key(key: str) -> str:
-    return f"DROP INDEX {name(key)}"
 
 
 def alter_table(table: str, changes: Iterable[str]) -> str:

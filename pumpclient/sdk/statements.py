@@ -144,7 +144,8 @@ def drop_database(schema: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         info = at.catalog.database(schema).info
         gone = replace(info, state=SchemaState.NONE)
-        return Statement(ActionType.DROP_SCHEMA, sql.drop_database(info.name), info.name, info.id, database=gone)
+        text = f"DROP DATABASE {sql.name(info.name)};"
+        return Statement(ActionType.DROP_SCHEMA, text, info.name, info.id, database=gone)
 
     return plan
 
@@ -166,7 +167,7 @@ def drop_table(schema: str, name: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         database, info = _current(at, schema, name)
         gone = replace(info, state=SchemaState.NONE, update_timestamp=at.start_ts)
-        return _on_table(ActionType.DROP_TABLE, sql.drop_table(info.name), database, gone)
+        return _on_table(ActionType.DROP_TABLE, f"DROP TABLE {sql.name(info.name)};", database, gone)
 
     return plan
 
@@ -175,7 +176,8 @@ def truncate_table(schema: str, name: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         database, info = _current(at, schema, name)
         emptied = replace(info, id=await at.next_id(), update_timestamp=at.start_ts)
-        statement = _on_table(ActionType.TRUNCATE_TABLE, sql.truncate_table(info.name), database, emptied)
+        text = f"TRUNCATE TABLE {sql.name(info.name)};"
+        statement = _on_table(ActionType.TRUNCATE_TABLE, text, database, emptied)
         return replace(statement, table_id=info.id)  # the job names the old id, its TableInfo the new one
 
     return plan
@@ -210,22 +212,22 @@ def _altered(info: TableInfo, change: Alteration) -> tuple[TableInfo, list[str]]
     texts: list[str] = []
     for key in change.drop_index:
         info = shape.drop_index(info, key)
-        texts.append(sql.drop_key(key))
+        texts.append(f"DROP INDEX {sql.name(key)}")
     for column in change.drop:
         info = shape.drop_column(info, column)
-        texts.append(sql.drop_column(column))
+        texts.append(f"DROP COLUMN {sql.name(column)}")
     info = _changed(info, change, texts)
     after, first = change.after, change.first
     for added in change.add:
         info = shape.add_column(info, added, after=after, first=first)
-        texts.append(sql.add_column(info.name, added, position=_position(after, first)))
+        texts.append(f"ADD COLUMN {sql.column_sql(info.name, added)}{_position(after, first)}")
         if first or after is not None:
             after, first = added.name, False  # the next added column follows this one
     for made in (*change.add_unique, *change.add_index):
         unique = made in change.add_unique
         made = replace(made, unique=unique)
         info = shape.add_index(info, made)
-        texts.append(sql.add_key(made))
+        texts.append(f"ADD {sql.key_sql(made)}")
     return info, texts
 
 
@@ -235,17 +237,17 @@ def _changed(info: TableInfo, change: Alteration, texts: list[str]) -> TableInfo
         modified = replace(modified, name=old.name, primary_key=modified.primary_key or old.is_primary)
         info = modify.change_column(info, old.name, modified)
         info, position = _placed(info, change, modified.name)
-        texts.append(sql.modify_column(info.name, modified, position=position))
+        texts.append(f"MODIFY COLUMN {sql.column_sql(info.name, modified)}{position}")
     for name, column in change.change:
         old = shape.column_of(info, name)
         column = replace(column, primary_key=column.primary_key or old.is_primary)
         info = modify.change_column(info, old.name, column)
         info, position = _placed(info, change, column.name)
-        texts.append(sql.change_column(info.name, old.name, column, position=position))
+        texts.append(f"CHANGE COLUMN {sql.name(old.name)} {sql.column_sql(info.name, column)}{position}")
     for name, new_name in change.rename:
         old = shape.column_of(info, name)
         info = modify.rename_column(info, old.name, new_name)
-        texts.append(sql.rename_column(old.name, new_name))
+        texts.append(f"RENAME COLUMN {sql.name(old.name)} TO {sql.name(new_name)}")
     return info
 
 
@@ -273,8 +275,8 @@ def _places(value: object) -> tuple[tuple[str, str | None], ...]:
 
 def _position(after: str | None, first: bool) -> str:
     if first:
-        return "FIRST"
-    return f"AFTER {sql.name(after)}" if after is not None else ""
+        return " FIRST"
+    return f" AFTER {sql.name(after)}" if after is not None else ""
 
 
 def _action(change: Alteration) -> ActionType:

@@ -4,20 +4,54 @@ thread of the service.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from pumpclient.errors import CommitUndelivered
 from pumpclient.options import PdUrls
-from pumpclient.sdk.retry import AGAIN, WITHIN_S, Retry
+from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import CLOSE_WAIT_S, Service, ServiceOptions
-from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Stage, Transaction
-from pumpclient.sync import LoopThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STOP_S = 10.0
+
+
+class LoopThread:
+    """An event loop in a daemon thread. It runs from construction until `stop`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sdk-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, wait, and return its result or raise its exception. A KeyboardInterrupt cancels
+        it.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call in the event loop's own thread would wait for itself")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
 
 class SyncTransaction:
@@ -72,9 +106,21 @@ class SyncTransaction:
         self._loop.run(self._inner.__aexit__(kind, error, trace))
 
 
+def _blocking(
+    call: Callable[Concatenate[Service, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncService, P], T]:
+    """Return a call of Service as a method of SyncService that blocks."""
+
+    @functools.wraps(call)
+    def blocking(self: SyncService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(call(self._inner, *args, **kwargs))
+
+    return blocking
+
+
 class SyncService:
-    """A Service with blocking calls. Any number of threads may use it at the same time. It raises the same errors as
-    Service.
+    """A Service with blocking calls: those of Service, with the same parameters, results and errors. Any number of
+    threads may use it at the same time.
     """
 
     def __init__(self, inner: Service, loop: LoopThread) -> None:
@@ -86,16 +132,27 @@ class SyncService:
         """Connect to a cluster and return the service. See Service.connect. `on_transaction` is called in the service's
         thread.
         """
-        loop = LoopThread("sdk")
+        loop = LoopThread()
         try:
             return cls(loop.run(Service.connect(pd_urls, **options)), loop)
         except BaseException:
             loop.stop()
             raise
 
-    def refresh(self) -> None:
-        """Apply all jobs that are published by now. See Service.refresh."""
-        self._loop.run(self._inner.refresh())
+    refresh = _blocking(Service.refresh)
+    table = _blocking(Service.table)
+    databases = _blocking(Service.databases)
+    tables = _blocking(Service.tables)
+    create_database = _blocking(Service.create_database)
+    drop_database = _blocking(Service.drop_database)
+    create_table = _blocking(Service.create_table)
+    drop_table = _blocking(Service.drop_table)
+    truncate_table = _blocking(Service.truncate_table)
+    rename_table = _blocking(Service.rename_table)
+    alter_table = _blocking(Service.alter_table)
+    create_index = _blocking(Service.create_index)
+    drop_index = _blocking(Service.drop_index)
+    ddl = _blocking(Service.ddl)
 
     def begin(self) -> SyncTransaction:
         """Open a transaction. See Service.begin."""
@@ -113,26 +170,11 @@ class SyncService:
         """
         retry = Retry(within_s)
         while True:
-            txn: SyncTransaction | None = None
-            try:
-                txn = self.begin()
-                work(txn)
-                return txn.commit()
-            except (CommitUndelivered, *AGAIN) as error:
-                if txn is not None and txn.stage is Stage.OPEN:  # `work` raised it, not this transaction
-                    raise
-                time.sleep(retry.pause_s(error))
-                if txn is not None and isinstance(error, CommitUndelivered) and self._decided(txn, retry):
-                    assert txn.commit_ts is not None
-                    return txn.commit_ts
-
-    @staticmethod
-    def _decided(txn: SyncTransaction, retry: Retry) -> bool:
-        while True:
-            try:
-                return txn.outcome()
-            except CommitUndelivered as error:
-                time.sleep(retry.pause_s(error))
+            inner = self._loop.run(retry.begun(self._inner.begin))
+            work(SyncTransaction(inner, self._loop))
+            if self._loop.run(retry.committed(inner)):
+                assert inner.commit_ts is not None
+                return inner.commit_ts
 
     @property
     def in_flight(self) -> int:
@@ -143,64 +185,6 @@ class SyncService:
     def queued(self) -> int:
         """The number of transactions that wait in `commit` for others to end."""
         return self._inner.queued
-
-    def table(self, schema: str, name: str) -> Table:
-        """Return the current handle of a table. See Service.table."""
-        return self._loop.run(self._inner.table(schema, name))
-
-    def databases(self) -> tuple[str, ...]:
-        """Return the names of all published databases."""
-        return self._loop.run(self._inner.databases())
-
-    def tables(self, schema: str) -> tuple[str, ...]:
-        """Return the names of all published tables of a database. See Service.tables."""
-        return self._loop.run(self._inner.tables(schema))
-
-    def create_database(self, schema: str, *, collate: str = "utf8mb4_bin", if_not_exists: bool = False) -> None:
-        """Create a database. See Service.create_database."""
-        self._loop.run(self._inner.create_database(schema, collate=collate, if_not_exists=if_not_exists))
-
-    def drop_database(self, schema: str) -> None:
-        """Drop a database and all its tables. See Service.drop_database."""
-        self._loop.run(self._inner.drop_database(schema))
-
-    def create_table(
-        self, schema: str, table: Table, *, if_not_exists: bool = False, accept_added: bool = False
-    ) -> Table:
-        """Create a table and return its handle. See Service.create_table."""
-        return self._loop.run(
-            self._inner.create_table(schema, table, if_not_exists=if_not_exists, accept_added=accept_added)
-        )
-
-    def drop_table(self, table: Table) -> None:
-        """Drop the table. See Service.drop_table."""
-        self._loop.run(self._inner.drop_table(table))
-
-    def truncate_table(self, table: Table) -> Table:
-        """Remove all rows and return the new handle. See Service.truncate_table."""
-        return self._loop.run(self._inner.truncate_table(table))
-
-    def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:
-        """Rename the table and return the new handle. See Service.rename_table."""
-        return self._loop.run(self._inner.rename_table(table, name, schema=schema))
-
-    def alter_table(self, table: Table, **changes: Unpack[AlterOptions]) -> Table:
-        """Change the table with one ALTER TABLE and return the new handle. See Service.alter_table."""
-        return self._loop.run(self._inner.alter_table(table, **changes))
-
-    def create_index(
-        self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
-    ) -> Table:
-        """Add an index and return the new handle. See Service.create_index."""
-        return self._loop.run(self._inner.create_index(table, name, columns, unique=unique))
-
-    def drop_index(self, table: Table, name: str) -> Table:
-        """Drop an index and return the new handle. See Service.drop_index."""
-        return self._loop.run(self._inner.drop_index(table, name))
-
-    def ddl(self, statement: str) -> Table | None:
-        """Run a statement given as text and return the table's new handle, if any. See Service.ddl."""
-        return self._loop.run(self._inner.ddl(statement))
 
     def write(self, table: Table, rows: Sequence[RowValues]) -> int:
         """Insert rows in one transaction and return its commit_ts. Raises as Transaction.insert and Transaction.commit

@@ -95,9 +95,12 @@ def _key_parts(where: str, columns: object) -> tuple[tuple[str, int], ...]:
 Keys = Mapping[str, Sequence[str | tuple[str, int]]] | Sequence[Sequence[str | tuple[str, int]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """The published definition of a table: its database, its TableInfo, and the schema version they belong to."""
+    """The published definition of a table: its database, its TableInfo, and the schema version they belong to.
+
+    Equal to itself only, so that it is a key without its contents being hashed.
+    """
 
     schema: str
     info: TableInfo
@@ -234,8 +237,9 @@ def _indexes(keys: Keys, *, unique: bool) -> tuple[Index, ...]:
     return tuple(made)
 
 
-def bound_table(schema: str, info: TableInfo, version: int) -> Table:
-    """Return the handle of a table at schema version `version`; another process may have created the table."""
+def bound_table(bound: Bound) -> Table:
+    """Return the handle of a published table; another process may have created it."""
+    info = bound.info
     columns = [
         Column(
             c.name,
@@ -255,7 +259,7 @@ def bound_table(schema: str, info: TableInfo, version: int) -> Table:
         clustered=info.pk_is_handle or info.is_common_handle,
         collate=info.collate,
         comment=info.comment,
-        bound=Bound(schema, info, version),
+        bound=bound,
     )
     table.keys = tuple(
         Index(i.name, tuple((p.name, p.length) for p in i.columns), i.unique) for i in info.indexes if not i.primary

@@ -105,7 +105,7 @@ class Transaction:
         RowRejected, SchemaConflict or TransactionEnded.
         """
         bound, codec = self._codec(table)
-        encoded, stored = codec.insert_stored(row, rowid=next(self._rowids) if codec.needs_rowid else 0)
+        encoded, stored = codec.insert(row, rowid=next(self._rowids) if codec.needs_rowid else 0)
         self._take(bound, codec.key(encoded))
         self._value.insert(bound.info.id, encoded)
         return stored
@@ -148,7 +148,7 @@ class Transaction:
         bound = of_kind("table", table, Table).bound
         if bound is None:
             raise RowRejected(f"table {table.name} is only declared: use the handle from create_table or table()")
-        return bound, codec_for(bound.schema, bound.info, bound.version)
+        return bound, codec_for(bound)
 
     def _take(self, bound: Bound, key: bytes | None) -> None:
         used = (bound.info.id, bound.version)

@@ -87,7 +87,7 @@ async def judged(directory: Path) -> Judged:
         try:
             await store.serve()
             found.started = True
-            found.pending = {entry.start_ts for entry in store.pending(1000)}
+            found.pending = {entry.start_ts for entry in store.pending.first(1000)}
             found.named += [str(error) for error in store.damage]
             store._resolved.ts = FAR
             found.served, errors = await _read(store)

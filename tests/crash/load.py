@@ -62,17 +62,20 @@ class Load:
         each.outcome_acked = True
         self.acknowledged += 1
 
+    async def _timestamps(self, count: int) -> list[int]:
+        return await asyncio.gather(*(self._source.get() for _ in range(count)))
+
     async def _batches(self, client: Client, refused: Callable[[str], bool]) -> None:
         try:
             while True:
                 count = self._chance.randint(1, BATCH_MAX)
-                begun = [self.journal.begin(ts) for ts in await self._source.batch(count)]
+                begun = [self.journal.begin(ts) for ts in await self._timestamps(count)]
                 for each in await self._send(client, begun, [each.prewrite for each in begun], refused):
                     each.prewrite_acked = True
                 ending = [each for each in begun if each.prewrite_acked and self._chance.random() >= LEFT_OPEN]
                 if not ending:
                     continue
-                for each, ts in zip(ending, await self._source.batch(len(ending)), strict=True):
+                for each, ts in zip(ending, await self._timestamps(len(ending)), strict=True):
                     each.commit_ts = 0 if self._chance.random() < ROLLED_BACK else ts
                 for each in await self._send(client, ending, [each.outcome for each in ending], refused):
                     each.outcome_acked = True

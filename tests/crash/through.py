@@ -29,7 +29,7 @@ class Through:
 
     async def _ask(self) -> None:
         while True:
-            first, second = await self.source.batch(2)
+            first, second = await self.source.get(), await self.source.get()
             assert self.last_ts < first < second, f"timestamps went back from {self.last_ts} to {first}, {second}"
             self.last_ts = second
 

@@ -30,8 +30,8 @@ from tests.support.stub_pd import StubPD
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-# Of the committed sets; `ddl` goes into a TiDB (test_captures_tidb.py). Without kills: tests/golden/test_ddl.py, and
-# through whole programs tests/integration/drainer/test_recording.py, where drainers die among the rows of `keys`, too.
+# Of the committed sets. Without kills: tests/golden/test_ddl.py, and through whole programs
+# tests/integration/drainer/test_recording.py, where drainers die among the rows of `keys`, too.
 INTO_MARIADB = "ddl_hard"
 
 
@@ -94,11 +94,11 @@ def chain_of(capture: CaptureSet, etcd: Etcd) -> Iterator[tuple[Chain, HeldPD]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def config_of(capture: CaptureSet, chain: Chain, destination: MariaDB, *, db_type: str = "mysql") -> Path:
+def config_of(capture: CaptureSet, chain: Chain, destination: MariaDB) -> Path:
     jobs = chain.directory / "ddl_history.json"
     jobs.write_bytes(capture.jobs_text)
     from_ts = first_ts(capture.writes) - 1
-    return chain.write_config(drainer_config(chain, capture, destination, jobs=jobs, from_ts=from_ts, db_type=db_type))
+    return chain.write_config(drainer_config(chain, capture, destination, jobs=jobs, from_ts=from_ts))
 
 
 AUDIT = """
@@ -107,20 +107,13 @@ CREATE TRIGGER tidb_binlog.audit_position AFTER UPDATE ON tidb_binlog.drainer_po
 """
 
 
-def through_kills(
-    capture: CaptureSet,
-    chain: Chain,
-    pd: HeldPD,
-    destination: MariaDB,
-    config: Path,
-    *,
-    before_first_kill: Callable[[], object] = lambda: None,
-) -> None:
+def through_kills(capture: CaptureSet, chain: Chain, pd: HeldPD, destination: MariaDB) -> None:
     """Write the recording and drain it while pumps and drainer die by SIGKILL: pumps and the first drainer at random
     writes, the second drainer in its start, and the third one when it has applied a part of what is left."""
     rng = random.Random(20261121)
     writes = schedule(capture.writes)
     sender = Sender(chain, pd.hold)
+    config = config_of(capture, chain, destination)
     drainer = chain.drainer(config).start()
     kill_pump_at = set(rng.sample(range(10, len(writes)), 4))
     kill_drainer_at = set(rng.sample(range(10, len(writes)), 2))
@@ -133,7 +126,7 @@ def through_kills(
             if index == min(kill_drainer_at):
                 drainer.wait_for_output("drainer is running", deadline_s=240)
                 wait_until(lambda: position(destination), deadline_s=180, what=drainer.tail)
-                before_first_kill()
+                destination.query(AUDIT)
             drainer.kill()
             drainer = chain.drainer(config).start()
         sender.send(write)
@@ -154,8 +147,7 @@ def test_recording_through_killed_drainers_gives_upstreams_tables(
     mariadb.query("CREATE DATABASE audit")
     mariadb.query("CREATE TABLE audit.moves(n BIGINT AUTO_INCREMENT PRIMARY KEY, before_ts BIGINT, after_ts BIGINT)")
     with chain_of(capture, etcd) as (chain, pd):
-        config = config_of(capture, chain, mariadb)
-        through_kills(capture, chain, pd, mariadb, config, before_first_kill=lambda: mariadb.query(AUDIT))
+        through_kills(capture, chain, pd, mariadb)
         assert differences(mariadb, capture) == []
         moves = mariadb.query("SELECT before_ts, after_ts FROM audit.moves WHERE before_ts <> after_ts ORDER BY n")
         assert moves, "the audit saw no move at all"

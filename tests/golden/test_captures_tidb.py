@@ -9,21 +9,18 @@ import pytest
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.sink import MySQLSink
 from tests.golden.compare import differences
-from tests.golden.test_captures import chain_of, chosen_sets, config_of, through_kills
+from tests.golden.test_captures import chosen_sets
 from tests.golden.test_ddl import replay
 from tests.peer.marks import desk_test
 from tests.support.capture import CaptureSet
-from tests.support.servers import Etcd, MariaDB
+from tests.support.servers import MariaDB
 
-pytestmark = desk_test(1800)
+pytestmark = desk_test(600)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of the committed sets one through whole programs, the others in this process."""
-    if "capture" in metafunc.fixturenames:
-        killed = "killed" in metafunc.function.__name__
-        sets = chosen_sets(metafunc.config, lambda name: (name == "ddl") is killed)
-        metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
+    sets = chosen_sets(metafunc.config, lambda _: True)
+    metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
 
 
 # TiDB reads the JSON text -0 as an integer, which has no such value; see docs/compatibility.md.
@@ -35,24 +32,12 @@ KNOWN = {
 }
 
 
-def check(tidb: MariaDB, capture: CaptureSet) -> None:
-    assert differences(tidb, capture, prints_as_tidb=True) == KNOWN.get(capture.name, [])
-
-
 def test_recording_into_tidb_gives_upstreams_tables(capture: CaptureSet, tidb: MariaDB, tmp_path: Path) -> None:
-    """Without Spark; no statement of the recording is replaced."""
+    """Without Spark; no statement of the recording is replaced. Through Spark: tests/integration/test_peer_loopback.py;
+    drainers that die: test_captures.py."""
     destination = MySQLSink(ServerConfig(host=tidb.host, port=tidb.port, user=tidb.user, password=tidb.password))
     try:
         replay(capture, tmp_path / "jobs.json", destination)
     finally:
         destination.close(clean=True)
-    check(tidb, capture)
-
-
-def test_recording_into_tidb_through_killed_drainers_gives_upstreams_tables(
-    capture: CaptureSet, etcd: Etcd, tidb: MariaDB, java: None
-) -> None:
-    """Tables without a key would show a row that is lost or there twice."""
-    with chain_of(capture, etcd) as (chain, pd):
-        through_kills(capture, chain, pd, tidb, config_of(capture, chain, tidb, db_type="tidb"))
-        check(tidb, capture)
+    assert differences(tidb, capture, prints_as_tidb=True) == KNOWN.get(capture.name, [])

@@ -42,7 +42,7 @@ def rows_of(capture: CaptureSet, reading: Reading) -> list[dict[str, Any]]:
 def _batch(capture: CaptureSet, reading: Reading, vector_rows_min: int) -> pa.RecordBatch:
     changes = Changes(reading, vector_rows_min=vector_rows_min)
     for transaction in in_order([scan(payload) for payload in capture.binlogs]):
-        changes.add(transaction)
+        changes.add(transaction.payload)
     return changes.batch()
 
 

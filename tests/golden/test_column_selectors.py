@@ -15,18 +15,18 @@ from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
-from drainer.protocol.avro.decoder import make_decoder as make_avro_decoder
+from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.event import Image, RowEvent
-from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, merged
 from drainer.schema.steps import Ddl
 from tests.golden.test_dispatch import PROTOCOLS, Step, steps_of
 from tests.support.capture import GOLDEN, find_sets
+from tests.support.protocol_options import protocol_options
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -86,9 +86,7 @@ class Written:
         self.required: list[RequiredSchema] = []
         self._encoder = make_encoder(options)
         self._decoder = (
-            make_avro_decoder(options, self._schemas)
-            if isinstance(self._encoder, AvroEncoder)
-            else make_decoder(options)
+            AvroDecoder(options, self._schemas) if isinstance(self._encoder, AvroEncoder) else make_decoder(options)
         )
         self._told: set[object] = set()
 

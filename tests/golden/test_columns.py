@@ -6,23 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from binlog import envelope
 
-from drainer.batch.served import ServedBinlog, read_batch
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.schema.history.base import JobHistory
-from drainer.schema.history.sources import parse_jobs
-from drainer.schema.job_policy import Policy
-from drainer.schema.segmenter import walk
-from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.fold_model import folded_by_rule
+from tests.support.recorded_steps import steps_of
 from tests.unit.drainer.changes.cases import images
 
 
@@ -35,15 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def segments(capture: CaptureSet) -> Iterator[tuple[Rows, list[bytes]]]:
     """The rows between two DDLs, again and again."""
-    history = JobHistory(parse_jobs(capture.jobs_text.decode(), capture.name))
-    begin_ts = int(capture.meta["scenario_start_ts"])
-    binlogs = []
-    for payload in capture.binlogs:
-        seen = envelope.scan(payload)
-        binlogs.append(ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload))
-    batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
-    schema = Schema.open(history, position_ts=begin_ts, policy=Policy())
-    for step in walk(batch, schema):
+    for step in steps_of(capture)[1]:
         if isinstance(step, Rows):
             yield step, [bytes(binlog.payload) for binlog in step.binlogs]
 

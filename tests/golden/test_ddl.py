@@ -5,15 +5,13 @@ with no more than rows depend on."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sqlite3
 from pathlib import Path
 
 import pytest
-from binlog import envelope
-from binlog.tidb.table import TableInfo
 
-from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
@@ -24,15 +22,20 @@ from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows, Step
+from drainer.schema.view import TableVersions
 from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import connect
+from drainer.sink.mysql.ddl.schema_check import server_differences
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.sink import MySQLSink
+from drainer.sink.sqlite.ddl import sqlite_differences
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.compare import differences, split_name
 from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.recorded_steps import batch_of
 from tests.support.servers import MariaDB
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -42,9 +45,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.in_driver does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
-    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
-    batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
+    batch = batch_of(capture)
     jobs.write_bytes(capture.jobs_text)
     provider = SchemaProvider([FileSource(jobs)], Policy())
     schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=destination.job_done))
@@ -84,9 +85,7 @@ def test_recorded_ddl_into_mariadb_needs_no_rewrite(
         monkeypatch.setattr(Server, "dialect", lambda self, zone="": full(self, zone).only_rows())
     capture = CaptureSet(GOLDEN / name)
     mariadb.reset()
-    destination = MySQLSink(
-        ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
-    )
+    destination = MySQLSink(destination_config(mariadb))
     try:
         replay(capture, tmp_path / "jobs.json", destination)
     finally:
@@ -99,26 +98,29 @@ def test_recorded_ddl_ends_in_tables_of_last_table_infos(name: str, mariadb: Mar
     """Every difference added up is what the last TableInfo says: SHOW CREATE TABLE is the same, but for the order of
     the indexes and where the counter stands."""
     mariadb.reset()
-    destination = MySQLSink(
-        ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
-    )
+    destination = MySQLSink(destination_config(mariadb))
     try:
         schema = replay(CaptureSet(GOLDEN / name), tmp_path / "jobs.json", destination)
     finally:
         destination.close(clean=True)
     dialect = Server("mariadb").dialect()
-    tables = [table for table in schema.catalog.tables.values() if is_there(table.schema, table.current)]
+    tables = kept(schema)
     assert len(tables) > 10
     mariadb.query("CREATE DATABASE at_once")
     for table in tables:
         mariadb.query(create_table("at_once", table.current, dialect))
         assert shown(mariadb, table.schema, table.name) == shown(mariadb, "at_once", table.name)
         mariadb.query(f"DROP TABLE {quoted('at_once', table.name)}")
+    with contextlib.closing(connect(destination_config(mariadb), idle_s=60, read_timeout_s=60)) as session:
+        assert list(server_differences(session, tables)) == []
 
 
-def is_there(schema: str, info: TableInfo) -> bool:
-    kept = not info.is_view and not info.is_sequence and not info.rest.get("temp_table_type")
-    return kept and schema != "mysql"
+def destination_config(mariadb: MariaDB) -> ServerConfig:
+    return ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
+
+
+def kept(schema: Schema) -> list[TableVersions]:
+    return [one for one in schema.catalog.tables.values() if one.current.has_rows and one.schema != "mysql"]
 
 
 def shown(mariadb: MariaDB, schema: str, table: str) -> tuple[list[str], list[str]]:
@@ -134,10 +136,11 @@ def test_recorded_ddl_into_sqlite_needs_no_rewrite(name: str, tmp_path: Path) ->
     """Every row of every table is there, and none that upstream has not."""
     capture = CaptureSet(GOLDEN / name)
     destination = SQLiteSink(tmp_path / "downstream.sqlite")
-    replay(capture, tmp_path / "jobs.json", destination)
+    schema = replay(capture, tmp_path / "jobs.json", destination)
     destination.close(clean=True)
     counts = {}
     with sqlite3.connect(tmp_path / "downstream.sqlite") as connection:
+        assert list(sqlite_differences(connection, kept(schema))) == []
         for full, expected in capture.tables("expected").items():
             if not expected.get("kind"):  # views and sequences
                 table = quote(table_name(*split_name(full, expected)))

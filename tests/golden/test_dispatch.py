@@ -12,9 +12,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import pytest
-from binlog import envelope
 
-from drainer.batch.served import ServedBinlog, read_batch
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
@@ -28,7 +26,6 @@ from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, Rec
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
@@ -42,6 +39,8 @@ from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.http_registry import Registry, serving
+from tests.support.protocol_options import protocol_options
+from tests.support.recorded_steps import batch_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -66,9 +65,7 @@ def steps_of(capture: CaptureSet, directory: Path) -> tuple[Step, ...]:
 
 def _steps(capture: CaptureSet, directory: Path) -> Iterator[Step]:
     position = int(capture.meta["scenario_start_ts"])
-    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
-    batch = read_batch(binlogs, after_ts=position, until_ts=max(one.commit_ts for one in binlogs))
+    batch = batch_of(capture)
     (directory / "jobs.json").write_bytes(capture.jobs_text)
     provider = SchemaProvider([FileSource(directory / "jobs.json")], Policy())
     done: set[int] = set()

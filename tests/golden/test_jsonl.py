@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from binlog import envelope
 from binlog.tidb.table import TableInfo
 
-from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.stream import StreamDecoder
 from drainer.row.column_type import TypeClass, type_class_of
 from drainer.row.text import set_names, small_int
@@ -35,6 +33,7 @@ from tests.golden.test_ddl import replay
 from tests.support import jsonl_case
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.jsonl_case import Line, place
+from tests.support.recorded_steps import batch_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -120,9 +119,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
         destination.open(who, begin_ts)
     connection = tables._opened().connection
     replayer, reader = Replayer(connection), Reader(directory / "lines")
-    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
-    batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
+    batch = batch_of(capture)
     (directory / "jobs.json").write_bytes(capture.jobs_text)
     provider = SchemaProvider([FileSource(directory / "jobs.json")], Policy())
     schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=lines.job_done))

@@ -1,4 +1,5 @@
-"""Every row a real TiDB wrote, read with the schema of its day: nothing is refused, and it can be written again.
+"""Every row a real TiDB wrote, read with the schema of its day: nothing is refused, a delete has the columns that it
+carries (D-TR-05), and it can be written again.
 
 The rows are kept as they would stand in the table, by their values; what is left at the end is what TiDB's own
 tables held, column by column.

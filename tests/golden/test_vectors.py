@@ -16,7 +16,7 @@ import pytest
 from binlog.errors import DecodeError
 from binlog.tidb import datum, key, memcomparable, number, row, time, varint
 from binlog.tidb.datum import Datum, Duration, Uint
-from binlog.tidb.decimal import Decimal, decimal_size, decode_decimal, decode_digits, encode_decimal
+from binlog.tidb.decimal import Decimal, decode_decimal, decode_digits, encode_decimal
 from binlog.tidb.job import Job
 from binlog.tidb.json import BinaryJSON, cut_json, decode_text
 from binlog.tidb.json_encode import parse_json
@@ -100,7 +100,6 @@ def check_decimal(vector: Vector) -> None:
     assert encode_decimal(value, precision, frac) == payload
     assert decode_digits(data, 0, precision, frac) == (vector["text"], len(data))
     assert decode_decimal(payload) == (vector["text"], len(payload))
-    assert decimal_size(precision, frac) == len(data)
 
 
 def check_time(vector: Vector) -> None:

@@ -1,5 +1,5 @@
 """What is written of every row of a real TiDB, beside digests that were taken when each layout had programs of its own,
-generated as Python source: texts of SQL and values of SQLite, row by row and in columns."""
+generated as Python source: texts of SQL (D-TR-06) and values of SQLite, row by row and in columns."""
 
 from __future__ import annotations
 

@@ -21,8 +21,10 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.decoder import Record, make_decoder
-from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, Few, Many, make_encoder
+from drainer.protocol.avro.blocks import joined
+from drainer.protocol.avro.column import pieces_of
+from drainer.protocol.avro.decoder import AvroDecoder, Record
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.reader import read_record, readable
 from drainer.protocol.avro.schema import (
     CHECKSUM,
@@ -81,13 +83,12 @@ def check_encode(vector: Vector) -> None:
     schemas = table_schemas(table, options)
     assert (schemas.key if is_key else schemas.value) == text
 
-    encoder = make_encoder(options).in_topic(_TOPIC)
+    encoder = AvroEncoder(options).in_topic(_TOPIC)
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     kind = Kind.UPDATE if found.get("_tidb_op") == "u" else Kind.INSERT
     commit_ts = found.get("_tidb_commit_ts", 1)
     changes = changes_of(table, kind, image, commit_ts)
-    (row,) = AvroTableEncoder(table, options, encoder.ids, _TOPIC, vector_rows_min=1).encode(changes)
-    assert encoder.table(table).encode(changes) == [row]
+    (row,) = encoder.table(table).encode(changes)
     ours = row.key if is_key else row.value
     assert ours is not None
     if CHECKSUM in found:  # binlogs have none, so it is put in here
@@ -111,7 +112,7 @@ def with_true_checksum(
     if found[CHECKSUM] == true:
         return framed
     with pytest.raises(MessageError, match=f"{true}, not {found[CHECKSUM]}"):
-        make_decoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
+        AvroDecoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
     length = len(_checksum_bytes(found))
     return framed[:-length] + _checksum_bytes({**found, CHECKSUM: true})
 
@@ -126,7 +127,7 @@ def _checksum_bytes(found: Mapping[str, Any]) -> bytes:
 
 
 def check_event(text: str, schema_id: int, framed: bytes, kind: Kind, commit_ts: int, options: ProtocolOptions) -> None:
-    (event,) = make_decoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
+    (event,) = AvroDecoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
     assert isinstance(event, RowEvent)
     changes = {Kind.INSERT: Change.INSERT, Kind.UPDATE: Change.UPDATE}
     extended = options.enable_tidb_extension
@@ -145,14 +146,14 @@ def check_delete(vector: Vector) -> None:
     columns = [*zip(names, kinds, strict=True), ("v", FieldType(Tp.LONG))]
     table = make_table("test", "t1", columns, primary=names)
     row = [*(value.encode() if isinstance(value, str) else value for value in key_record.values()), None]
-    encoder = make_encoder(ProtocolOptions("avro")).in_topic(_TOPIC)
+    encoder = AvroEncoder(ProtocolOptions("avro")).in_topic(_TOPIC)
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     (made,) = encoder.table(table).encode(make_changes(table, Kind.DELETE, old=[row]))
     assert made.key == bytes.fromhex(key_hex)
     assert made.value is None
     key_schema = table_schemas(table, encoder.options).key
     assert key_schema is not None
-    decoder = make_decoder(encoder.options, KnownSchemas({schema_id: key_schema}))
+    decoder = AvroDecoder(encoder.options, KnownSchemas({schema_id: key_schema}))
     (event,) = decoder.decode(made.key, None)
     assert isinstance(event, RowEvent)
     assert event.change is Change.DELETE
@@ -166,11 +167,8 @@ def _column(kind: FieldType, value: Any) -> tuple[bytes, dict[str, Any]]:
     table = make_table("test", "t", [("c", kind)])
     schemas = table_schemas(table, ProtocolOptions("avro"))
     column = pa.array([value], column_type.decoded_type)
-    found = []
-    for how in (Many(schemas.fields, [column_type], UTC), Few(schemas.fields, [column_type], UTC)):
-        found += how.joined(how.column(0, column), 1).to_pylist()
-    assert found[0] == found[1]
-    return found[0], load(schemas.value)
+    (found,) = joined(pieces_of(schemas.fields[0], column_type, column, UTC), 1).to_pylist()
+    return found, load(schemas.value)
 
 
 def check_decimal(vector: Vector) -> None:
@@ -237,17 +235,17 @@ def check_ddl(vector: Vector) -> None:
         vector["input"], "commit_ts schema table query ddl_type config"
     )
     key, value_hex = only(vector["expected"], "kafka_key kafka_value_hex")
-    encoder = make_encoder(ProtocolOptions("avro", **config))
+    encoder = AvroEncoder(ProtocolOptions("avro", **config))
     (message,) = encoder.ddl(Ddl(commit_ts, 0, schema, table, query, kind))
     assert message.key is key is None
     assert message.value == bytes.fromhex(value_hex)
-    read = make_decoder(encoder.options).decode(None, message.value)
+    read = AvroDecoder(encoder.options).decode(None, message.value)
     assert read == [DdlEvent(commit_ts, schema, table, query, kind)]
 
 
 def check_resolved(vector: Vector) -> None:
     config, commit_ts = only(vector["input"], "config", "ts")
-    encoder = make_encoder(ProtocolOptions("avro", **config))
+    encoder = AvroEncoder(ProtocolOptions("avro", **config))
     if "message" in vector["expected"]:
         assert only(vector["expected"], "message") == [None]
         assert encoder.resolved(commit_ts or 1) == []
@@ -256,7 +254,7 @@ def check_resolved(vector: Vector) -> None:
     (message,) = encoder.resolved(commit_ts)
     assert message.key is key is None
     assert message.value == bytes.fromhex(value_hex)
-    assert make_decoder(encoder.options).decode(None, message.value) == [ResolvedEvent(commit_ts)]
+    assert AvroDecoder(encoder.options).decode(None, message.value) == [ResolvedEvent(commit_ts)]
 
 
 def check_allowed(vector: Vector) -> None:

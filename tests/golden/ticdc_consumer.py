@@ -43,7 +43,7 @@ def ddls(given: Vector, expected: Vector) -> None:
     core = ConsumerCore([KafkaPartition("t", 0)])
     for offset, one in enumerate(those):
         core.add(KafkaPartition("t", 0), offset, [_ddl(one)])
-    found = [one.query for one in core.pending_ddls]
+    found = [one.event.query for one in core._ddls]
     assert len(found) == pending
     if order is not None:
         assert ["->".join(_names(query)) for query in found] == order

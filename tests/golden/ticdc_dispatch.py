@@ -16,12 +16,12 @@ from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.partition import hash_text, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope
-from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from tests.golden.vector_files import Vector, only
 from tests.support.dispatch_hash import hash_of
+from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes, make_table
 
 LONG: Final = FieldType(Tp.LONGLONG, flen=20, decimal=0)

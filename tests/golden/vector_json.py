@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from binlog.tidb import time
 from binlog.tidb.json import BinaryJSON, Code
-from binlog.tidb.json_encode import JSONDuration, JSONTime, Opaque, encode_json
+from binlog.tidb.json_encode import encode_json
+
+from tests.support.tidb_codecs import json_duration, json_opaque, json_time
 
 _INTEGERS = {Code.INT64: "<q", Code.UINT64: "<Q"}
 
@@ -42,13 +44,13 @@ def _made(code: int, given: object, body: bytes) -> BinaryJSON:
         assert code == Code.LITERAL, f"code {code} of {given}"
         return encode_json(given)
     if code in (Code.DATE, Code.DATETIME, Code.TIMESTAMP):
-        return encode_json(JSONTime(Code(code), time.unpack(time.parse_datetime(given))))
+        return json_time(code, time.unpack(time.parse_datetime(given)))
     if code == Code.DURATION:
-        return encode_json(JSONDuration(time.parse_duration(given), int.from_bytes(body[8:12], "little")))
+        return json_duration(time.parse_duration(given), int.from_bytes(body[8:12], "little"))
     if code == Code.OPAQUE:
         found = re.fullmatch(r"base64:type(\d+):(.*)", given)
         assert found
-        return encode_json(Opaque(int(found[1]), base64.b64decode(found[2])))
+        return json_opaque(int(found[1]), base64.b64decode(found[2]))
     assert code == Code.STRING, f"code {code} of {given!r}"
     return encode_json(given)
 

@@ -1,4 +1,5 @@
-"""The original's arbiter and ours, in turn on one topic into a real TiDB. Skipped without PEER_BIN."""
+"""The original's arbiter and ours, in turn on one topic into a real TiDB, and what its drainer writes into a topic and
+into files. Skipped without PEER_BIN."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from drainer.arbiter.__main__ import main
 from drainer.protocol.secondary.decoder import commit_ts_of
+from drainer.reparo.__main__ import main as reparo
 from tests.golden.compare import differences
 from tests.integration.sink.forks import children
 from tests.integration.sink.test_arbiter import ROW, flags, started, write
@@ -20,7 +22,7 @@ from tests.peer.load import CALM_DDLS, running_load
 from tests.peer.marks import desk_test
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.kafka import Broker
-from tests.support.servers import MariaDB, Server, wait_until
+from tests.support.servers import MariaDB, Server, running_mariadb, wait_until
 
 pytestmark = desk_test(900)
 
@@ -63,35 +65,55 @@ def test_arbiters_take_over_from_one_another(kafka: Broker, tidb: MariaDB, tmp_p
     assert differences(tidb, CaptureSet(GOLDEN / "keys"), prints_as_tidb=True) == []
 
 
-def test_our_arbiter_of_go_drainers_topic_makes_tables_equal_to_tidb(
+def run_reparo(files: Path, destination: MariaDB, directory: Path) -> None:
+    config = directory / "reparo.toml"
+    config.write_text(
+        f'data-dir = "{files}"\ndest-type = "mariadb"\n[dest-db]\nhost = "{destination.host}"\n'
+        f'port = {destination.port}\nuser = "{destination.user}"\npassword = "{destination.password}"\n'
+    )
+    assert reparo(["-config", str(config), "-txn-batch", "50"]) == 0
+
+
+def is_equal(peer: Peer, destination: MariaDB) -> bool:
+    upstream, downstream = peer.connect(**AS_TEXT), destination.connect(**AS_TEXT)
+    with contextlib.closing(upstream), contextlib.closing(downstream):
+        return next(of_tidb(upstream, downstream), None) is None
+
+
+def test_what_go_drainers_write_makes_tables_equal_to_tidb(
     peer: Peer, kafka: Broker, tidb: MariaDB, tmp_path: Path
 ) -> None:
-    """Both are killed once, so the topic has transactions twice."""
+    """A topic, by our arbiter, and files, by our reparo in several runs while they grow. Each program is killed once,
+    so the topic and the files have transactions twice."""
     peer.go_pump(peer.place("pump-a"))
     begin(peer)
-    topic = kafka.topic(1)
-    drainer = peer.go_kafka_drainer(kafka.address, topic)
-    reader = started(kafka, topic, tidb, tmp_path)
-    for seed in (1, 2):
-        with running_load(peer.connect, pause_s=0.2, seed=seed) as load:
-            load.define(CALM_DDLS)
-        assert load.failed_ddls == []
-        if seed == 1:
-            drainer.kill()
-            reader.kill()
-            peer.go_kafka_drainer(kafka.address, topic)
+    topic, files = kafka.topic(1), tmp_path / "files"
+    with running_mariadb("--character-set-server=utf8mb4", "--collation-server=utf8mb4_nopad_bin") as copy:
+        for seed, ddls in ((1, CALM_DDLS[:12]), (2, CALM_DDLS[12:])):
+            programs = [peer.go_kafka_drainer(kafka.address, topic), peer.go_file_drainer(files, name="files")]
             reader = started(kafka, topic, tidb, tmp_path)
+            with running_load(peer.connect, pause_s=0.2, seed=seed) as load:
+                load.define(ddls)
+            assert load.failed_ddls == []
+            wait_until(lambda: any(files.glob("binlog-*")), deadline_s=120, what="the drainer writes files")
+            run_reparo(files, copy, tmp_path)  # to wherever they have come
+            if seed == 1:
+                for program in (*programs, reader):
+                    program.kill()
 
-    def is_equal() -> bool:
-        assert reader.alive, reader.tail()
-        upstream, downstream = peer.connect(**AS_TEXT), tidb.connect(**AS_TEXT)
-        with contextlib.closing(upstream), contextlib.closing(downstream):
-            return next(of_tidb(upstream, downstream), None) is None
+        def applied_all() -> bool:
+            assert reader.alive, reader.tail()
+            return is_equal(peer, tidb)
 
-    try:
-        wait_until(is_equal, deadline_s=180, what=lambda: f"the tables are equal: {reader.tail()}")
-    finally:
-        reader.kill()
+        def replayed_all() -> bool:
+            run_reparo(files, copy, tmp_path)
+            return is_equal(peer, copy)
+
+        try:
+            wait_until(applied_all, deadline_s=180, what=lambda: f"the tables are equal: {reader.tail()}")
+            wait_until(replayed_all, deadline_s=180, what="what the files make is equal")
+        finally:
+            reader.kill()
 
 
 def test_our_arbiter_makes_tidbs_tables(kafka: Broker, tidb: MariaDB, tmp_path: Path) -> None:

@@ -1,30 +1,21 @@
-"""Our files, read by the original's reparo, and files of its drainer, read by ours. Skipped without PEER_BIN.
-
-PEER_BIN names a folder with the original's `reparo`; for the last test with `pd-server`, `unitikv`, `tidb-server`,
-`pump` and `drainer`, too.
-"""
+"""Our files, read by the original's reparo. Skipped without PEER_BIN, which names a folder with it. Files of the
+original's drainer, read by ours: test_peer_arbiter.py."""
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from drainer.reparo.__main__ import main
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
-from tests.integration.test_peer import begin
-from tests.peer.cluster import Peer, peer_bin
-from tests.peer.compare import AS_TEXT
-from tests.peer.compare import differences as of_tidb
-from tests.peer.load import CALM_DDLS, running_load
+from tests.peer.cluster import peer_bin
 from tests.peer.marks import desk_test
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.file_case import binlogs, record, sink
-from tests.support.servers import MariaDB, running_mariadb, wait_until
+from tests.support.servers import MariaDB, running_mariadb
 
 pytestmark = desk_test(600)
 
@@ -73,47 +64,3 @@ def test_go_reparo_of_our_files_makes_tables_equal_to_tidb(mariadb: MariaDB, tmp
     out = reparo(files, "-config", str(config))
     assert "[ERROR]" not in out, [line for line in out.splitlines() if "[ERROR]" in line]
     assert differences(mariadb, capture) == []
-
-
-def test_reparo_of_go_drainer_files_makes_tables_equal_to_tidb(
-    peer: Peer, mariadb: MariaDB, tidb: MariaDB, tmp_path: Path
-) -> None:
-    """In a MariaDB and in a TiDB, in several runs while the files grow. The original's drainer is killed once, so that
-    it writes transactions twice."""
-    mariadb.reset()
-    peer.go_pump(peer.place("pump-a"))
-    begin(peer)
-    files = tmp_path / "files"
-    drainer = peer.go_file_drainer(files)
-    for seed in (1, 2):
-        with running_load(peer.connect, pause_s=0.2, seed=seed) as load:
-            load.define(CALM_DDLS)
-        assert load.failed_ddls == []
-        wait_until(lambda: any(files.glob("binlog-*")), deadline_s=120, what="the drainer writes files")
-        run_ours(files, mariadb, "mariadb", tmp_path)  # to wherever they have come
-        run_ours(files, tidb, "tidb", tmp_path)
-        if seed == 1:
-            drainer.kill()
-            peer.go_file_drainer(files)
-    for destination, kind in ((mariadb, "mariadb"), (tidb, "tidb")):
-        wait_until(
-            lambda: is_replayed(peer, files, destination, kind, tmp_path),  # noqa: B023
-            deadline_s=180,
-            what=f"the {kind} has what TiDB has",
-        )
-
-
-def run_ours(files: Path, destination: MariaDB, kind: str, directory: Path) -> None:
-    config = directory / f"reparo-{kind}.toml"
-    config.write_text(
-        f'data-dir = "{files}"\ndest-type = "{kind}"\n[dest-db]\nhost = "{destination.host}"\n'
-        f'port = {destination.port}\nuser = "{destination.user}"\npassword = "{destination.password}"\n'
-    )
-    assert main(["-config", str(config), "-txn-batch", "50"]) == 0
-
-
-def is_replayed(peer: Peer, files: Path, destination: MariaDB, kind: str, directory: Path) -> bool:
-    run_ours(files, destination, kind, directory)
-    upstream, downstream = peer.connect(**AS_TEXT), destination.connect(**AS_TEXT)
-    with contextlib.closing(upstream), contextlib.closing(downstream):
-        return next(of_tidb(upstream, downstream), None) is None

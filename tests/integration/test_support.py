@@ -1,32 +1,16 @@
-"""Ports and files of the real servers."""
+"""Files of the real servers."""
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from scripts.maven_files import folder_of, install
-from tests.support.servers import ROOT, free_port
 
 pytestmark = pytest.mark.integration
-
-
-def test_free_port_returns_each_port_once_over_processes() -> None:
-    """Also over processes, and never one that the kernel may take for an outgoing connection."""
-    ours = {free_port() for _ in range(300)}
-    beside = free_port(also=1000)
-    assert not {beside, beside + 1000} & ours
-    child = "from tests.support.servers import free_port; print(*(free_port() for _ in range(300)))"
-    printed = subprocess.run([sys.executable, "-c", child], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    theirs = {int(port) for port in printed.split()}
-    assert len(ours) == len(theirs) == 300
-    assert not ours & theirs
-    assert max(ours | theirs) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
 def test_installed_files_are_checked_by_hash_and_appear_together(

@@ -18,6 +18,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from binlog.cluster.pd import PDClient
 
 from tests.support.servers import MariaDB, Server, answers, free_port, python_module, wait_until
 
@@ -62,6 +63,13 @@ class Peer:
     def history_url(self) -> str:
         return f"http://127.0.0.1:{self.tidb_status_port}"
 
+    async def now_ts(self) -> int:
+        client = PDClient([self.pd_url])
+        try:
+            return (await client.timestamps(1))[0]
+        finally:
+            await client.close()
+
     def start_store(self) -> None:
         peer_port, kv_port = free_port(), free_port()
         self._start(
@@ -85,16 +93,26 @@ class Peer:
 
     def start_tidb(self) -> Server:
         """A pump must be online before: TiDB refuses to start while it finds none."""
-        file = self.directory / "tidb.toml"
+        return self._tidb("tidb", self.tidb_port, self.tidb_status_port, binlog=True)
+
+    def start_tidb_without_binlog(self) -> int:
+        """Return the port of a further TiDB, whose transactions no pump gets."""
+        port = free_port()
+        self._tidb("no-binlog", port, free_port(), binlog=False)
+        return port
+
+    def _tidb(self, name: str, port: int, status_port: int, *, binlog: bool) -> Server:
+        file = self.directory / f"{name}.toml"
         file.write_text(
-            f'host = "127.0.0.1"\nport = {self.tidb_port}\nstore = "tikv"\npath = "127.0.0.1:{self.pd_port}"\n'
-            f'temp-dir = "{self.directory}/tidb-tmp"\n'
-            f'[status]\nstatus-host = "127.0.0.1"\nstatus-port = {self.tidb_status_port}\n'
-            f'[binlog]\nenable = true\nstrategy = "range"\n[log]\nslow-query-file = "{self.directory}/slow.log"\n'
-            f'[log.file]\nfilename = "{self.directory}/tidb.log"\n'
+            f'host = "127.0.0.1"\nport = {port}\nstore = "tikv"\npath = "127.0.0.1:{self.pd_port}"\n'
+            f'temp-dir = "{self.directory}/{name}-tmp"\n'
+            f'[status]\nstatus-host = "127.0.0.1"\nstatus-port = {status_port}\n'
+            f'[binlog]\nenable = {str(binlog).lower()}\nstrategy = "range"\n'
+            f'[log]\nslow-query-file = "{self.directory}/{name}-slow.log"\n'
+            f'[log.file]\nfilename = "{self.directory}/{name}.log"\n'
         )
-        server = self._start("tidb", str(self.binaries / "tidb-server"), "-config", str(file))
-        wait_until(lambda: answers(self.tidb_port), deadline_s=90, what="TiDB answers")
+        server = self._start(name, str(self.binaries / "tidb-server"), "-config", str(file))
+        wait_until(lambda: answers(port), deadline_s=90, what="TiDB answers")
         return server
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
@@ -142,8 +160,16 @@ class Peer:
         wait_until(online, deadline_s=180, what=f"pump {place.node_id} is online")
 
     def our_drainer(
-        self, destination: MariaDB, *arguments: str, name: str = "ours", more: str = "", syncer: str = ""
+        self,
+        destination: MariaDB,
+        *arguments: str,
+        name: str = "ours",
+        more: str = "",
+        syncer: str = "",
+        command: Sequence[str] = (),
+        point: str = "",
     ) -> Server:
+        """`command`: what comes before the flags; `point`: the crash point at which it is killed."""
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'initial-commit-ts = 0\nstatus-addr = ""\n{more}\n[schema]\nhistory-url = "{self.history_url}"\n'
@@ -153,9 +179,11 @@ class Peer:
         )
         drainer = python_module(
             "drainer",
+            *command,
             *(f"-config={file}", f"-node-id={name}", f"-addr=127.0.0.1:{free_port()}", f"-pd-urls={self.pd_url}"),
             *(f"-data-dir={self.directory}/{name}", *arguments),
             output=self.directory / f"{name}.out",
+            **({"BINLOG_CRASH_POINT": point} if point else {}),
         ).start()
         self.servers.append(drainer)
         return drainer
@@ -166,7 +194,6 @@ class Peer:
         *,
         name: str = "original",
         worker_count: int = 4,
-        compressor: str = "",
         syncer: str = "",
         ignored: Sequence[str] = (),
         initial_ts: int = 0,
@@ -176,7 +203,6 @@ class Peer:
             f'db-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\nworker-count = {worker_count}\n{syncer}\n'
             f'[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
             f'user = "{destination.user}"\npassword = "{destination.password}"\n',
-            f"-compressor={compressor}",
             ignored=ignored,
             initial_ts=initial_ts,
         )
@@ -196,7 +222,7 @@ class Peer:
         self,
         name: str,
         syncer: str,
-        *arguments: str,
+        *,
         ignored: Sequence[str] = (),
         port: int = 0,
         initial_ts: int = 0,
@@ -209,7 +235,6 @@ class Peer:
             str(self.binaries / "drainer"),
             *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{port or free_port()}"),
             *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", f"-initial-commit-ts={initial_ts}"),
-            *arguments,
         )
 
     def binlogctl(self, *arguments: str) -> str:

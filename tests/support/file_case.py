@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from binlog import envelope
 
-from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.pb_file.decoder import FileBinlog, decode
 from drainer.protocol.pb_file.reader import records, sorted_files
@@ -32,6 +30,7 @@ from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink
 from tests.support.capture import CaptureSet
 from tests.support.change_replay import WHO, replay_changes
+from tests.support.recorded_steps import batch_of
 
 FORMATS: dict[str, FileFormat] = {
     "pb": PbFormat(UTC, held_bytes_max=300),
@@ -45,6 +44,13 @@ def sink(directory: Path, form: str, *, rotate_bytes: int = 4000, interval_ms: i
     return FileSink(directory, FORMATS[form], rotation=Rotation(rotate_bytes, interval_ms), **more)
 
 
+def settle(destination: FileSink) -> None:
+    """Wait until files that are complete now are compressed or converted."""
+    housekeeping = destination._housekeeping
+    if housekeeping is not None and housekeeping._work is not None:
+        housekeeping._work.result()
+
+
 class Settled(FileSink):
     """Ends when all complete files are put away, so that a life reaches its crash points, however slow it is."""
 
@@ -52,7 +58,7 @@ class Settled(FileSink):
         if clean:
             for _ in range(2):  # what was under way may not have known of the last file
                 self._tidy()
-                self.settle()
+                settle(self)
         super().close(clean=clean)
 
 
@@ -65,7 +71,7 @@ def finish(directory: Path, form: str) -> None:
     """Complete the current file, whatever its size, and put all of them away."""
     destination = sink(directory, form, rotate_bytes=1)
     destination.open(WHO, 1)
-    destination.settle()
+    settle(destination)
     destination.close(clean=True)
 
 
@@ -105,9 +111,7 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
     """The whole recording into a destination, in one life. `jobs`: a file to be made for the job history."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
-    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    served = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
-    batch = read_batch(served, after_ts=begin_ts, until_ts=max(one.commit_ts for one in served))
+    batch = batch_of(capture)
     jobs.write_bytes(capture.jobs_text)
     provider = SchemaProvider([FileSource(jobs)], policy)
     schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=destination.job_done))

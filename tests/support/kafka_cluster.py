@@ -46,14 +46,13 @@ class Cluster(Broker):
         every = [one for topic in found.topics.values() for one in topic.partitions.values()]
         return sorted(found.brokers) == [1, 2] and all(len(one.isrs) == len(one.replicas) for one in every)
 
-    def replicated(self, partitions: int = 1, *, leader: int = 2, **config: str) -> str:
-        """A new topic with a replica on each; `leader`: the preferred one."""
+    def replicated(self, partitions: int = 1, **config: str) -> str:
+        """A new topic with a replica on each; the second one is its preferred leader."""
         made = f"r-{uuid.uuid4().hex[:10]}"
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
-        order = [leader, 3 - leader]
-        new = NewTopic(made, num_partitions=partitions, replica_assignment=[order] * partitions, config=settings)
+        new = NewTopic(made, num_partitions=partitions, replica_assignment=[[2, 1]] * partitions, config=settings)
         self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
-        wait_until(lambda: self.leaders(made) == [leader] * partitions, what=f"topic {made} is shown")
+        wait_until(lambda: self.leaders(made) == [2] * partitions, what=f"topic {made} is shown")
         return made
 
     def alone(self, partitions: int = 1, **config: str) -> str:

@@ -13,7 +13,7 @@ from drainer.schema.state import Schema
 
 @dataclass
 class LiveProvider:
-    """drainer.apply.in_driver.BlockingSchemaProvider over a SchemaProvider."""
+    """A drainer.schema.provider.LoopSchemaProvider over a SchemaProvider."""
 
     provider: SchemaProvider
 

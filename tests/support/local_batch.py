@@ -10,7 +10,8 @@ from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import FoldOrder, ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.slot import LINKS_SLOT
+from drainer.changes.slot_blob import LINKS_SLOT
+from drainer.changes.slots import divide, groups_of
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
@@ -57,8 +58,8 @@ class LocalBatch:
         slots = _by_slot(self._fold(order))
         if not isinstance(order, FoldOrder) or not order.whole:
             return slots
-        groups = order.groups(slots.get(LINKS_SLOT, []))
-        return _by_slot(order.divide(blobs, groups) for blobs in slots.values()) if groups else slots
+        groups = groups_of(slots.get(LINKS_SLOT, []), order.slots)
+        return _by_slot(divide(blobs, order.slots, groups) for blobs in slots.values()) if groups else slots
 
     def _fold(self, order: ReadOrder) -> list[dict[int, bytes]]:
         found = []

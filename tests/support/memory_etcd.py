@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from binlog.cluster.kv import KV, Compare, Event, EventKind, Put
-from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
+from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class MemoryLease:
     async def keep_alive(self) -> int:
         self._etcd.check_up("keep_alive")
         if self.id not in self._etcd.leases:
-            raise LeaseExpired(self.id)
+            raise LeaseExpired(f"etcd lease {self.id:x} has expired")
         self.restart()
         return self.ttl_s
 
@@ -116,13 +116,8 @@ class MemoryEtcd:
     async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
         return await self.txn([Compare(key, mod_revision=mod_revision)], [Put(key, value, lease)])
 
-    async def delete(self, key: str, *, mod_revision: int | None = None) -> bool:
-        await self._turn("delete")
-        kv = self._kvs.get(key)
-        if kv is None or mod_revision not in (None, kv.mod_revision):
-            return False
-        self._write((), [key])
-        return True
+    async def delete(self, key: str) -> None:
+        await self.txn([], deletes=[key])
 
     async def txn(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
@@ -138,7 +133,7 @@ class MemoryEtcd:
     async def watch(self, prefix: str, *, revision: int) -> AsyncIterator[list[Event]]:
         self.check_up("watch")
         if revision < self._compacted:
-            raise WatchCompacted(prefix, revision, self._compacted)
+            raise WatchBroken(f"history up to revision {self._compacted} is compacted")
         watcher = _Watcher(prefix)
         past = [e for e in self._history if e.kv.mod_revision > revision and e.kv.key.startswith(prefix)]
         for _, events in itertools.groupby(past, key=lambda event: event.kv.mod_revision):
@@ -175,9 +170,7 @@ class MemoryEtcd:
 
     def _holds(self, compare: Compare) -> bool:
         kv = self._kvs.get(compare.key)
-        if compare.mod_revision is not None and compare.mod_revision != (kv.mod_revision if kv else 0):
-            return False
-        return compare.value is None or (kv is not None and kv.value == compare.value)
+        return compare.mod_revision == (kv.mod_revision if kv else 0)
 
     def _write(self, puts: Iterable[Put], deletes: Iterable[str]) -> int:
         """Make all writes in one revision, or raise EtcdError before anything changed. Without an effect, the revision

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drainer.batch.work import KeyChange, Kind, Literals, Pieces, SegmentWork
+from drainer.batch.work import KeyChange, Kind, Literals, Pieces, SegmentWork, upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
-    Applied,
     FirstStart,
     Identity,
     Intent,
@@ -28,10 +27,9 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.document_position import Document, DocumentPositionStore
-from drainer.sink.errors import PositionMoved, RowMissing
+from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
-from drainer.sink.upserts import upsert
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored, refusal
 
 _STAGE: Final = "direct"
 
@@ -39,11 +37,13 @@ _STAGE: Final = "direct"
 @dataclass
 class Store:
     """The state that a server would store. `rows`: foldable tables by net row's identity; `bags`: keyless tables as
-    lists; `log`: every operation, in order: ("rows", after, until) | ("ddl", job id, commit_ts) | ("advance", ts)."""
+    lists; `slots`: those of the open range that are written; `log`: every operation, in order: ("rows", after, until) |
+    ("ddl", job id, commit_ts) | ("advance", ts)."""
 
     document: Document = field(default_factory=Document)
     rows: dict[TableName, dict[bytes, object]] = field(default_factory=dict)
     bags: dict[TableName, list[Literals]] = field(default_factory=dict)
+    slots: set[int] = field(default_factory=set)
     log: list[tuple[object, ...]] = field(default_factory=list)
 
     @property
@@ -94,11 +94,7 @@ class Store:
             return
         if change.kind is not Kind.INSERT:
             if change.old not in bag:
-                raise RowMissing(
-                    f"{change.shape.schema}.{change.shape.table}: no row {change.old!r}",
-                    schema=change.shape.schema,
-                    table=change.shape.table,
-                )
+                raise RowMissing.of(change.shape, f"no row {change.old!r}")
             bag.remove(change.old)
         if change.new is not None:
             bag.append(change.new)
@@ -133,12 +129,12 @@ class MemorySlotWriter:
     def write(self, slot: int, segment: SegmentWork, retry_for_s: float = math.inf) -> Receipt:
         position = self.store.position
         position.hold(self.epoch)
-        found = position.chunk(intent=self.intent, stage=_STAGE, slot=slot)
-        mark = expect(found, position.label, epoch=self.epoch, slot=slot, intent=self.intent)
-        if mark.done:
+        if self.store.intent != self.intent:
+            raise Fenced(f"range {self.intent} is finished")
+        if slot in self.store.slots:
             return Receipt(slot, 0, 1, 1)
         rows = self.store.write(segment)
-        position.step_chunk(epoch=self.epoch, intent=self.intent, stage=_STAGE, slot=slot, chunk=0, total=1)
+        self.store.slots.add(slot)
         return Receipt(slot, rows, 1, 0)
 
 
@@ -189,19 +185,17 @@ class MemorySink:
         self._epoch = position.take_epoch(stored.epoch, identity.node_id)
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
-    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+    def apply(self, work: SegmentWork, schema_version: int) -> None:
         self._check(work.after_ts)
-        rows = self.store.write(work)
+        self.store.write(work)
         self._move(work.after_ts, work.until_ts, schema_version)
         self.store.log.append(("rows", work.after_ts, work.until_ts))
-        return Applied(rows, rows)
 
-    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> None:
         self._check(pieces.after_ts)
-        rows = self.store.write_all(pieces.works())
+        self.store.write_all(pieces.works())
         self._move(pieces.after_ts, pieces.until_ts, schema_version)
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
-        return Applied(rows, rows)
 
     def prepare(self, view: SchemaView) -> None:
         """Nothing depends on the tables."""
@@ -213,13 +207,12 @@ class MemorySink:
             position.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
         elif self.store.intent != intent:
             raise PositionMoved(f"range {self.store.intent} is open and must be finished as it was cut, not {intent}")
-        position.open_chunks(epoch=self._epoch, intent=intent, stage=_STAGE)
         return MemorySlotWriter(self.store, self._epoch, intent)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         position = self.store.position
         position.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
-        position.purge_chunks(intent)
+        self.store.slots.clear()
         self.store.log.append(("rows", intent.after_ts, intent.until_ts))
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:

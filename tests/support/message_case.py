@@ -11,7 +11,7 @@ from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
 from drainer.kafka_consumer.core import ConsumerCore
-from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.run import Destination
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.options import ProtocolOptions
@@ -35,7 +35,7 @@ class _Messages:
         self.commit_ts = 0
         self._encoder = encoder
         self._done: set[int] = set()
-        self._known: set[tuple[int, int, int, str]] = set()
+        self._known: set[tuple[object, ...]] = set()
 
     def open(self, identity: object, begin_ts: int) -> None:
         self.commit_ts = begin_ts

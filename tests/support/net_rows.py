@@ -22,7 +22,7 @@ def net_columns(rows: Iterable[NetRow]) -> NetColumns:
         pa.array([row.identity for row in rows], pa.binary()),
         np.array([int(row.first) for row in rows], np.int64),
         pa.array(texts, pa.binary()),
-        pa.array([[SQL_TEXT.pack_key(key) for key in row.stale] for row in rows], IMAGES),
+        pa.array([[SQL_TEXT.pack(key) for key in row.stale] for row in rows], IMAGES),
     )
 
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.sink.base import Identity, Intent
+from drainer.sink.base import SCHEMA_ID, Identity, Intent, TableLoad
 from drainer.sink.errors import Fenced, PositionMoved
-from drainer.sink.position import DONE, ChunkMark, JobMark, PositionStore, Stored, check_cut, expect
+from drainer.sink.position import DONE, JobMark, PositionStore, SqlPositionStore, Stored
+from drainer.sink.position import OURS as SQL_OURS
 
 EPOCH = 3
 INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
@@ -26,7 +27,11 @@ OURS, *OTHERS = FEEDS = [
 ]
 AS_IT_WAS = Stored(100, 5, EPOCH, "n")
 
+LOADS = (TableLoad(5, (("1", "'a?{e}\\\"ü😀'"), ("2", "x'00'"))), TableLoad(6))
+SCHEMA = TableLoad(SCHEMA_ID, ())
+
 Transactions = Callable[[Identity], AbstractContextManager[PositionStore]]
+Stores = Callable[[Identity], AbstractContextManager[SqlPositionStore]]
 Call = Callable[[PositionStore], object]
 
 
@@ -147,12 +152,10 @@ class PositionSuite:
         with pytest.raises(Undone), transaction_of(OURS) as store:
             move(store)
             store.mark_job(JobMark(9, "running", 150))
-            store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
             raise Undone
         with transaction_of(OURS) as store:
             assert store.read() == AS_IT_WAS
             assert store.job(9) is None
-            assert store.chunk(intent=INTENT, stage="direct", slot=0) is None
 
     def test_the_schema_version_never_goes_back(self, transaction_of: Transactions) -> None:
         """D-CP-05: a batch of rows older than the newest DDL carries a lower one."""
@@ -219,86 +222,55 @@ class PositionSuite:
                 there = [job_id for job_id in (7, 8, 9, 10) if store.job(job_id) is not None]
                 assert there == ([7, 9, 10] if identity == OURS else [7, 8, 9, 10])
 
-    # Chunks of slots
 
-    def test_a_chunk_is_counted_once_and_in_turn(self, transaction_of: Transactions) -> None:
+class LoadSuite:
+    """The loads of tables, in the stores of destinations into which tables can be loaded. The caller's `transaction_of`
+    returns SqlPositionStores."""
+
+    @pytest.fixture
+    def stores(self, transaction_of: Transactions) -> Stores:
+        """Each changefeed has a position and the same loads, of which one range of table 5 is loaded."""
         for identity in FEEDS:
             with transaction_of(identity) as store:
-                store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
-        with transaction_of(OURS) as store:
-            assert _step(store, chunk=0)
-            assert not _step(store, chunk=0)
-            assert not _step(store, chunk=2)
-            assert not _step(store, chunk=1, epoch=EPOCH + 1)
-            assert not _step(store, chunk=1, epoch=EPOCH - 1)
-            assert not _step(store, chunk=1, total=4)
-            assert not _step(store, chunk=1, slot=2)
-            assert not _step(store, chunk=1, stage="delete")
-            assert not _step(store, chunk=1, intent=replace(INTENT, until_ts=201))
-            assert store.unfinished(intent=INTENT, stage="direct") == [0]
-            assert _step(store, chunk=1)
-        for identity in FEEDS:
-            with transaction_of(identity) as store:
-                mine = ChunkMark(EPOCH, 2, 3) if identity == OURS else ChunkMark(EPOCH, 0, 0)
-                assert store.chunk(intent=INTENT, stage="direct", slot=0) == mine
-                assert store.chunk(intent=INTENT, stage="direct", slot=1) == ChunkMark(EPOCH, 0, 0)
+                assert isinstance(store, SqlPositionStore)
+                store.create(100, loads=True)
+                store.put_loads(store.take_epoch(0, "n"), [replace(LOADS[0], loaded=1), LOADS[1]], None)
+        return transaction_of  # type: ignore[return-value]
 
-    def test_opening_again_takes_its_own_marks_and_makes_what_is_missing(self, transaction_of: Transactions) -> None:
-        """What was done stays done; other ranges, stages and changefeeds keep their epoch."""
-        later = replace(INTENT, until_ts=201)
-        for identity in FEEDS:
-            with transaction_of(identity) as store:
-                for intent, stage in ((INTENT, "direct"), (INTENT, "delete"), (later, "direct")):
-                    store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
-                    assert _step(store, chunk=0, intent=intent, stage=stage)
-        with transaction_of(OURS) as store:
-            store.open_chunks(epoch=9, intent=replace(INTENT, slots=3), stage="direct")
-            marks = [store.chunk(intent=INTENT, stage="direct", slot=slot) for slot in range(4)]
-            assert marks == [ChunkMark(9, 1, 3), ChunkMark(9, 0, 0), ChunkMark(9, 0, 0), None]
-            assert not _step(store, chunk=1)
-            assert _step(store, chunk=1, epoch=9)
-            assert store.unfinished(intent=INTENT, stage="delete") == [0]
-        for identity in FEEDS:
-            with transaction_of(identity) as store:
-                for intent, stage in ((INTENT, "delete"), (later, "direct")):
-                    assert store.chunk(intent=intent, stage=stage, slot=0) == ChunkMark(EPOCH, 1, 3)
-                if identity != OURS:
-                    assert store.chunk(intent=INTENT, stage="direct", slot=0) == ChunkMark(EPOCH, 1, 3)
+    def test_a_range_is_loaded_once_and_in_its_order(self, stores: Stores) -> None:
+        begun = [SCHEMA, replace(LOADS[0], loaded=1), LOADS[1]]
+        with stores(OURS) as store:
+            for table_id, number in ((5, 2), (7, 0)):
+                with pytest.raises(PositionMoved, match=f"'main' of cluster 7.*range {number} of table {table_id}"):
+                    store.step_load(table_id, number)
+            assert not store.step_load(5, 0)
+            assert store.loads() == begun
+            assert store.step_load(5, 1)
+        with stores(OURS) as store:
+            assert not store.step_load(5, 1)
+            assert store.loads() == [SCHEMA, replace(LOADS[0], loaded=2), LOADS[1]]
+        for identity in OTHERS:
+            with stores(identity) as store:
+                assert store.loads() == begun
 
-    def test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed(self, transaction_of: Transactions) -> None:
-        untils, stages = (199, 200, 201), ("direct", "delete")
-        ranges = [(replace(INTENT, until_ts=until), stage) for until in untils for stage in stages]
-        for identity in FEEDS:
-            with transaction_of(identity) as store:
-                for intent, stage in ranges:
-                    store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
-        with transaction_of(OURS) as store:
-            store.purge_chunks(INTENT)
-        for identity in FEEDS:
-            with transaction_of(identity) as store:
-                there = [intent.until_ts for intent, stage in ranges if store.chunk(intent=intent, stage=stage, slot=1)]
-                assert there == ([201, 201] if identity == OURS else [199, 199, 200, 200, 201, 201])
+    def test_loads_are_listed_once_and_by_the_drainer_that_holds_the_position(self, stores: Stores) -> None:
+        with stores(OURS) as store:
+            store.put_loads(1, [], SCHEMA)
+            store.put_loads(1, [LOADS[0]], SCHEMA)
+            assert store.loads() == [replace(SCHEMA, loaded=1), replace(LOADS[0], loaded=1), LOADS[1]]
+        with pytest.raises(Fenced), stores(OURS) as store:
+            store.put_loads(2, [LOADS[0]], None)
 
-    def test_a_slot_s_mark_is_judged(self, transaction_of: Transactions) -> None:
-        with transaction_of(OURS) as store:
-            with pytest.raises(Fenced, match="its marks are gone"):
-                expect(None, store.label, epoch=EPOCH, slot=0, intent=INTENT)
-            with pytest.raises(Fenced, match="its epoch is 4"):
-                expect(ChunkMark(4, 0, 0), store.label, epoch=EPOCH, slot=0, intent=INTENT)
-            assert expect(ChunkMark(EPOCH, 1, 3), store.label, epoch=EPOCH, slot=0, intent=INTENT).done == 1
-            with pytest.raises(PositionMoved, match="into 3 chunks before and into 4 now"):
-                check_cut(ChunkMark(EPOCH, 1, 3), 4, store.label, slot=0)
-            check_cut(ChunkMark(EPOCH, 0, 0), 4, store.label, slot=0)
-
-
-def _step(
-    store: PositionStore,
-    *,
-    chunk: int,
-    epoch: int = EPOCH,
-    intent: Intent = INTENT,
-    stage: str = "direct",
-    slot: int = 0,
-    total: int = 3,
-) -> bool:
-    return store.step_chunk(epoch=epoch, intent=intent, stage=stage, slot=slot, chunk=chunk, total=total)
+    @pytest.mark.parametrize("loads", [False, True])
+    def test_a_first_position_forgets_loads_of_an_earlier_one(self, stores: Stores, loads: bool) -> None:
+        with stores(OURS) as store:
+            store.tables.execute(f"DELETE FROM {{drainer_position}} WHERE {SQL_OURS}", store.tables.key)
+            for job_id in (-5, 5):
+                store.mark_job(JobMark(job_id, DONE, 100))
+            store.create(100, loads=loads)
+            assert store.loads() == ([SCHEMA] if loads else [])
+            assert store.job(-5) is None, "a load that begins anew creates its tables again"
+            assert store.job(5) is not None
+        for identity in OTHERS:
+            with stores(identity) as store:
+                assert len(store.loads()) == 3

@@ -14,9 +14,9 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder
-from drainer.protocol.event import Change, ColumnValue, Event, Image, RowEvent, Value
+from drainer.protocol.event import Change, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.pb_file.decoder import PlainValue, decode
+from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, dml_head
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
@@ -111,31 +111,16 @@ class Wire:
 
 
 def _through_file(changes: RowChanges, zone: tzinfo) -> list[RowEvent]:
-    """Each row as a transaction of a pb file. What is text is told by the column's type."""
+    """Each row as a transaction of a pb file."""
     table, found = changes.table, []
     encoder = EventEncoder(
         table.schema, table.name, [(column.name, column.column_type) for column in table.columns], zone
     )
-    binary = {column.name for column in table.columns if column.column_type.type_class is TypeClass.BYTES}
-
-    def image(values: Mapping[str, PlainValue]) -> Image:
-        return {name: ColumnValue(_plain(value, is_binary=name in binary)) for name, value in values.items()}
-
     stamps = changes.commit_ts.tolist()
     events = encoder.encode(changes.kind, changes.commit_ts, changes.old, changes.new)
     for commit_ts, payload in zip(stamps, events, strict=True):
-        binlog = decode(dml_head(commit_ts, len(payload)) + payload)
-        (event,) = binlog.events()
-        old = None if event.change is Change.INSERT else image(event.old)
-        new = None if event.change is Change.DELETE else image(event.new)
-        found.append(RowEvent(event.change, binlog.commit_ts, event.schema, event.table, old, new))
+        found += decode(dml_head(commit_ts, len(payload)) + payload).events()
     return found
-
-
-def _plain(value: PlainValue, *, is_binary: bool) -> Value:
-    if isinstance(value, bytes):
-        return value if is_binary else value.decode()
-    return int(value) if isinstance(value, int) else value
 
 
 def check(wire: Wire, changes: RowChanges) -> None:

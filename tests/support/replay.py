@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
-from binlog.pb import binlog_pb2, pump_pb2, pump_pb2_grpc
+from binlog.pb import binlog_pb2, pump_pb2
+from binlog.runtime.channel import stub_of
 
 from tests.support.capture import CaptureSet
 from tests.support.servers import Etcd, MariaDB, Server, free_port, python_module, wait_until
@@ -115,14 +117,11 @@ class Chain:
             pump.server.kill()
 
 
-def drainer_config(
-    chain: Chain, capture: CaptureSet, destination: MariaDB, *, jobs: Path, from_ts: int, db_type: str = "mysql"
-) -> str:
-    """drainer.toml that drains into a server; DDL that MariaDB cannot run is replaced as meta.json says."""
+def drainer_config(chain: Chain, capture: CaptureSet, destination: MariaDB, *, jobs: Path, from_ts: int) -> str:
+    """drainer.toml that drains into a MariaDB; DDL that it cannot run is replaced as meta.json says."""
     rewrites = "\n".join(
         f"[[syncer.ddl-rewrite]]\njob-id = {entry['job_id']}\nsql = {json.dumps(entry['replacement'])}\n"
         for entry in capture.meta.get("drainer_skipped_commit_ts", [])
-        if db_type != "tidb"
     )
     return f"""
 pd-urls = "{chain.etcd.endpoint}"
@@ -138,7 +137,7 @@ initial-commit-ts = {from_ts}
 history-file = "{jobs}"
 
 [syncer]
-db-type = "{db_type}"
+db-type = "mysql"
 {rewrites}
 [syncer.to]
 host = "{destination.host}"
@@ -156,13 +155,13 @@ class Sender:
         self._clock = clock
         self._home: dict[int, int] = {}
         self._turn = 0
-        self._stubs: dict[int, pump_pb2_grpc.PumpStub] = {}
+        self._stubs: dict[int, Any] = {}
 
-    def _stub(self, index: int) -> pump_pb2_grpc.PumpStub:
+    def _stub(self, index: int) -> Any:
         if index not in self._stubs:
             options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50)]
             channel = grpc.insecure_channel(f"127.0.0.1:{self._chain.pumps[index].port}", options=options)
-            self._stubs[index] = pump_pb2_grpc.PumpStub(channel)
+            self._stubs[index] = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
         return self._stubs[index]
 
     def send(self, write: Write) -> None:

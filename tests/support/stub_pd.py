@@ -9,16 +9,18 @@ from typing import Any
 
 import grpc
 from binlog.cluster.tso import compose, logical, physical_ms
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
+from binlog.pb import pdpb_pb2
 from binlog.runtime.security import Security
 from grpc import aio
+
+from tests.support.grpc_service import add_service
 
 
 def _credentials(security: Security) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(Path(security.ssl_key).read_bytes(), Path(security.ssl_cert).read_bytes())])
 
 
-class StubPD(pdpb_pb2_grpc.PDServicer):
+class StubPD:
     """A stub of PD. Running, it returns the wall clock, always more than before. Held, it returns the same ceiling
     repeatedly.
 
@@ -38,7 +40,7 @@ class StubPD(pdpb_pb2_grpc.PDServicer):
         """Start and return a stub. Its attribute `addr` contains the port."""
         stub = cls(cluster_id)
         server = aio.server()
-        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        add_service(server, pdpb_pb2.DESCRIPTOR, "PD", stub)
         if security is not None and security.enabled:
             port = server.add_secure_port(addr, _credentials(security))
         else:

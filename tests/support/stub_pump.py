@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import insort
 from collections.abc import Iterator
 from concurrent import futures
@@ -10,23 +11,25 @@ from concurrent import futures
 import grpc
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.pb import pump_ext_pb2_grpc as ext_grpc
-from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pb import pump_pb2
 from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.binlog_parts import cut_into_parts
 from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.watermark import BatchLimits
+from tests.support.grpc_service import add_service
 
 MESSAGE_BYTES_CAP = 16 << 20
+HEARTBEAT_S = 1.0  # while a Go pump is idle
 
 
-class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
+class StubPump:
     """Serves on a port of `address` from construction until `stop`. `extension` False: a Go pump.
 
-    `put` stores a merged binlog. `resolve` sets the ts up to which everything is final. `failing_pulls`: how many pulls
-    break off in the middle before one is served completely. `unserved`: commit_ts that its plans announce but its pulls
-    omit. `omits_end`: its pulls lack the final message. A DDL is served complete, as by a real pump.
+    `put` stores a merged binlog. If the last one is a fake, a Go pump serves further ones while it is idle. `resolve`
+    sets the ts up to which everything is final. `failing_pulls`: how many pulls break off in the middle before one is
+    served completely. `unserved`: commit_ts that its plans announce but its pulls omit. `omits_end`: its pulls lack the
+    final message. A DDL is served complete, as by a real pump.
     """
 
     def __init__(
@@ -52,8 +55,8 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self.streams: list[int] = []  # after_ts of each PullBinlogs
         self._server = grpc.server(futures.ThreadPoolExecutor(threads))
         if extension:
-            ext_grpc.add_PumpExtServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+            add_service(self._server, ext.DESCRIPTOR, "PumpExt", self)
+        add_service(self._server, pump_pb2.DESCRIPTOR, "Pump", self)
         self.host = f"{address}:{self._server.add_insecure_port(f'{address}:{port}')}"
         self._stopping = False
         self._server.start()
@@ -151,7 +154,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     def PullBinlogs(
         self, request: pump_pb2.PullBinlogReq, context: grpc.ServicerContext
     ) -> Iterator[pump_pb2.PullBinlogResp]:
-        last = request.startFrom.offset
+        last, sent_s = request.startFrom.offset, time.monotonic()
         self.streams.append(last)
         while context.is_active() and not self._stopping:
             with self._changed:
@@ -159,10 +162,16 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
                 if not found:
                     self.streaming.set()
                     self._changed.wait(0.1)
+            if not found and time.monotonic() - sent_s > HEARTBEAT_S and self._writes_fakes():
+                last += 1
+                found = [(last, envelope.encode_fake(last))]
             for ts, payload in found:
-                last = ts
+                last, sent_s = ts, time.monotonic()
                 if ts not in self.unserved:
                     yield pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=payload))
+
+    def _writes_fakes(self) -> bool:
+        return bool(self._stored) and envelope.scan(self._stored[-1][1]).is_fake
 
     def _between(self, after_ts: int, until_ts: int) -> list[tuple[int, bytes]]:
         return [(ts, payload) for ts, payload in list(self._stored) if after_ts < ts <= until_ts]

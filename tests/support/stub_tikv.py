@@ -6,22 +6,23 @@ from bisect import bisect_right
 from typing import Any, Self
 
 import grpc
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
+from binlog.pb import pdpb_pb2, tikv_pb2
 from binlog.tidb.memcomparable import decode_bytes, encode_bytes
 from grpc import aio
 
+from tests.support.grpc_service import add_service
 from tests.support.stub_pd import StubPD
 
 
-class PDWithTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
+class PDWithTiKV(StubPD):
     """A PD, and the one TiKV that it knows, in one server."""
 
     @classmethod
     async def start(cls, **_: Any) -> Self:
         stub = cls(1)
         server = aio.server()
-        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        tikv_pb2_grpc.add_TikvServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        add_service(server, pdpb_pb2.DESCRIPTOR, "PD", stub)
+        add_service(server, tikv_pb2.DESCRIPTOR, "Tikv", stub)
         stub.addr = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
         stub._server = server

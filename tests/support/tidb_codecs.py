@@ -1,4 +1,5 @@
-"""TiDB's codecs that no program needs: keys of indexes and meta data, descending order, rows in format 2.
+"""TiDB's codecs that no program needs: keys of indexes and meta data, descending order, rows in format 2, and
+values that JSON text does not have.
 
 index key: `t` ‖ cmpint(table) ‖ `_i` ‖ cmpint(index) ‖ key-form datums.
 """
@@ -8,17 +9,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import TypeAlias
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint, decode_one, encode_key
 from binlog.tidb.decimal import Decimal, encode_decimal
+from binlog.tidb.json import BinaryJSON, Code
 from binlog.tidb.key import META_PREFIX, RECORD, TABLE_PREFIX, Handle, encode_handle, table_prefix
 from binlog.tidb.memcomparable import decode_bytes, encode_bytes
 from binlog.tidb.number import decode_int, encode_float, encode_int
+from binlog.tidb.time import Civil
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32, to_text
+from binlog.tidb.varint import encode_uvarint
 
 PythonValue: TypeAlias = "int | float | str | bytes | None"
 
@@ -173,9 +176,9 @@ def _fits(value: int, size: int, signed: bool) -> bool:
     return -(1 << bits - 1) <= value < 1 << bits - 1 if signed else value < 1 << bits
 
 
-def to_python(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> PythonValue:
+def to_python(value: Datum, kind: FieldType) -> PythonValue:
     """Return the same as `to_text`, but numbers as numbers."""
-    shown = to_text(value, kind, zone)
+    shown = to_text(value, kind)
     if value is None or not isinstance(value, int | float):
         return shown
     if kind.tp in INTEGERS or kind.tp == Tp.BIT:
@@ -183,3 +186,28 @@ def to_python(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Pyth
     if kind.tp in FLOATS:
         return to_float32(value) if kind.tp == Tp.FLOAT else float(value)
     return shown
+
+
+# Values inside JSON that Python has no type for
+
+
+def core_pack(when: Civil) -> int:
+    """Pack a time in the layout inside JSON."""
+    bits = (when.year << 4 | when.month) << 5 | when.day
+    bits = ((bits << 5 | when.hour) << 6 | when.minute) << 6 | when.second
+    return (bits << 20 | when.microsecond) << 4
+
+
+def json_time(code: int, when: Civil) -> BinaryJSON:
+    """Encode a DATE, DATETIME or TIMESTAMP in JSON."""
+    return BinaryJSON(struct.pack("<BQ", code, core_pack(when)))
+
+
+def json_duration(ns: int, fsp: int) -> BinaryJSON:
+    """Encode a TIME in JSON: nanoseconds, and the digits of its fraction."""
+    return BinaryJSON(struct.pack("<BqI", Code.DURATION, ns, fsp))
+
+
+def json_opaque(tp: int, data: bytes) -> BinaryJSON:
+    """Encode bytes in JSON, with the MySQL type they came from."""
+    return BinaryJSON(bytes((Code.OPAQUE, tp)) + encode_uvarint(len(data)) + data)

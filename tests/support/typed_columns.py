@@ -16,6 +16,7 @@ from drainer.protocol.event import Value
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_table
+from tests.support.type_case import decoded_value
 from tests.unit.tidb.strategies import binary_json, finite
 
 UNSIGNED = Flag.UNSIGNED
@@ -59,6 +60,47 @@ COLUMNS: tuple[tuple[str, FieldType], ...] = (
     ("bits", FieldType(Tp.BIT, UNSIGNED, 60)),
     ("doc", FieldType(Tp.JSON)),
 )
+
+# Two values of each column: bytes as they are, others as tests.support.type_case writes them.
+TWO_VALUES: dict[str, tuple[str | bytes, str | bytes]] = {
+    "tiny": ("-128", "127"),
+    "tiny_u": ("0", "255"),
+    "short": ("-32768", "1"),
+    "short_u": ("65535", "1"),
+    "medium": ("-8388608", "1"),
+    "medium_u": ("16777215", "1"),
+    "int_u": ("4294967295", "1"),
+    "big_u": ("18446744073709551615", "18446744073709551614"),
+    "year": ("0", "2155"),
+    "single": ("0.10000000149011612", "0.10000000894069672"),
+    "double": ("0.1", "0.10000000000000002"),
+    "dec": ("-1.5000", "-1.5001"),
+    "name": (b"a", b"A"),
+    "fixed": (b"", "\u00e9'".encode()),
+    "longer": (b"x\\y", "\U0001f600".encode()),
+    "varbin": (b"\0", b"\0\0"),
+    "bin": (b"abc\xff", b"abcd"),
+    "blob": (b"\xff", b""),
+    "day": ("0000-00-00", "9999-12-31"),
+    "at": ("2020-01-01 00:00:00", "2020-01-01 00:00:01"),
+    "at_us": ("2020-01-01 00:00:00.000001", "2020-01-01 00:00:00.000002"),
+    "stamp": ("2020-01-01 00:00:00", "2038-01-19 03:14:07"),
+    "stamp_ms": ("2020-01-01 00:00:00.001", "2020-01-01 00:00:00.002"),
+    "took": ("-838:59:59", "00:00:00"),
+    "took_us": ("00:00:00.000001", "-00:00:00.000001"),
+    "choice": ("0", "4"),
+    "several": ("0", "7"),
+    "bit": ("0", "1"),
+    "bits": ("1152921504606846975", "1152921504606846974"),
+    "doc": ('{"a": 1}', '{"a": 1.5}'),
+}
+
+
+def typed_row(number: int, second: Sequence[str] = ()) -> list[DecodedValue]:
+    """A row with the first of the two values of each column, but of the columns `second`."""
+    chosen = [(kind, TWO_VALUES[name][name in second]) for name, kind in COLUMNS[1:]]
+    return [number, *(one if isinstance(one, bytes) else decoded_value(kind, one) for kind, one in chosen)]
+
 
 _INT_BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).map(str.encode)

@@ -1,6 +1,6 @@
 """TiCDC's Avro: one message for each row. Key and value are records, each with a schema id in front. Pure.
 
-encoder = make_encoder(options)                        # or registry.make_encoder
+encoder = AvroEncoder(options)                         # or registry.make_encoder
 for required in encoder.required_schemas(topic, table):
     ...                                                # the driver registers the schema and gets its id
 encoder = encoder.with_ids(ids)                        # can be pickled and sent to the executors

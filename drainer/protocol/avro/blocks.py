@@ -108,12 +108,12 @@ def byte_lengths(array: Any) -> Ints:
     return found
 
 
-def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:
-    """Put the branch of a union of null and the block's type in front of each row. `valid`: None if no row is NULL."""
-    rows = len(block.octets)
-    value, null = (2, 0) if null_first else (0, 2)
-    if valid is None:
-        return beside(constant(bytes((value,)), rows), block)
+def in_union(block: Block, column: Any, value: int, null: int) -> Block:
+    """Put the branch of a union in front of each row. `column`: the values in the block; `value`, `null`: the encoded
+    branches of the block's type and of null, a byte each."""
+    if not column.null_count:
+        return beside(constant(bytes((value,)), len(column)), block)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
     branch = np.where(valid, value, null).astype(np.uint8)[:, None]
     return beside(fixed(branch), Block(block.octets, block.keep & valid[:, None]))
 

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.changes.texts import numbers_of
-from drainer.changes.vector import Mask
 from drainer.protocol.avro.blocks import Block, Piece, big_endian, fixed, in_union, lengths, varints
 from drainer.protocol.avro.schema import Field
 from drainer.protocol.column_text import texts_of
@@ -26,9 +25,6 @@ def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) 
     or the column's type cannot hold."""
     if field.null_first is None and column.null_count:
         raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
-    valid: Mask | None = None
-    if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
     primitive = field.type.primitive
     rest: list[Piece] = []
     if field.type.precision is not None:
@@ -36,7 +32,7 @@ def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) 
     elif primitive in ("int", "long"):
         block = _whole(primitive, column)
     elif primitive in ("float", "double"):
-        block = _real(primitive, column)
+        block = real(primitive, column)
     elif column_type.type_class is TypeClass.BIT:
         block = _bit(column_type, column)
     else:
@@ -44,23 +40,25 @@ def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) 
         block, rest = lengths(text), [text]
     if field.null_first is None:
         return [block, *rest]
-    return [in_union(block, valid, field.null_first), *rest]
+    value, null = (2, 0) if field.null_first else (0, 2)
+    return [in_union(block, column, value, null), *rest]
 
 
-def _filled(column: Any, value: int | float = 0) -> Any:
+def filled(column: Any, value: int | float = 0) -> Any:
     """Return a NumPy array in which `value` replaces NULL. The union's mask hides these entries."""
     return pc.fill_null(column, value).to_numpy(zero_copy_only=False) if column.null_count else column.to_numpy()
 
 
 def _whole(primitive: str, column: Any) -> Block:
-    values = _filled(column)
+    values = filled(column)
     if primitive == "int" and len(values) and not -_ROUND <= int(values.min()) <= int(values.max()) <= _INT_MAX:
         raise DecodeError("integer", offset=0, detail="beyond 32 bits")
     return varints(values.view(np.int64))  # an unsigned number above 2^63-1 becomes negative, as in TiCDC
 
 
-def _real(primitive: str, column: Any) -> Block:
-    values = _filled(column, 0.0)
+def real(primitive: str, column: Any) -> Block:
+    """Encode floating-point numbers. Raises DecodeError for one that is beyond the range of `primitive`."""
+    values = filled(column, 0.0)
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values, "<f4" if primitive == "float" else "<f8")
     if not np.isfinite(values).all():
@@ -69,7 +67,7 @@ def _real(primitive: str, column: Any) -> Block:
 
 
 def _bit(column_type: ColumnType, column: Any) -> Block:
-    values = _filled(numbers_of(column_type, column))
+    values = filled(numbers_of(column_type, column))
     return big_endian(values.astype(">u8").view(np.uint8).reshape(len(values), 8), signed=False)
 
 

@@ -60,7 +60,6 @@ def vector_part(text: str) -> bytes:
 
 # Converts records of one schema to images of rows: names, TiDB's types, values, and the row's checksum. Pure.
 _NOT_COLUMNS: Final = frozenset({OP, COMMIT_TS, PHYSICAL_TIME, CHECKSUM, CORRUPTED, CHECKSUM_VERSION, BEFORE})
-_WHOLE: Final = frozenset({"INT", "INT UNSIGNED", "BIGINT", "BIGINT UNSIGNED", "YEAR", "BIT"})
 _REAL: Final = frozenset({"FLOAT", "DOUBLE"})
 
 
@@ -216,8 +215,10 @@ class AvroDecoder:
     that Avro's names do not have. Each schema is requested only once. The checksum of a row is verified if the row has
     one."""
 
-    def __init__(self, options: ProtocolOptions, schemas: Schemas) -> None:
-        self._schemas = schemas
+    def __init__(self, options: ProtocolOptions, schemas: Schemas | None = None) -> None:
+        """`schemas`: a client of the registry, or schemas by id. Without it only watermark and DDL events can be read
+        (`avro_enable_watermark`)."""
+        self._schemas = schemas or KnownSchemas({})
         self._zone = options.zone
         self._records: dict[int, Record] = {}
 
@@ -295,9 +296,3 @@ def _resolved(value: bytes) -> ResolvedEvent:
     if len(value) != _RESOLVED_BYTES:
         raise MessageError(f"Avro: a resolved event has {_RESOLVED_BYTES} bytes, and this one {len(value)}")
     return ResolvedEvent(int.from_bytes(value[1:], "big"))
-
-
-def make_decoder(options: ProtocolOptions, schemas: Schemas | None = None) -> AvroDecoder:
-    """Return a decoder. `schemas`: a client of the registry, or known schemas. Without schemas only the events of
-    `avro_enable_watermark` can be read."""
-    return AvroDecoder(options, schemas or KnownSchemas({}))

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, tzinfo
 from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any, Final, Literal
@@ -117,7 +116,6 @@ def allowed_names(text: str) -> tuple[str, ...]:
 
 Json = int | float | str | None
 _WRAP: Final = 1 << 64
-_TIMES: Final = (TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME)
 
 
 def default_of(info: ColumnInfo, column_type: ColumnType, made: AvroType, options: ProtocolOptions) -> Json:
@@ -133,7 +131,24 @@ def default_of(info: ColumnInfo, column_type: ColumnType, made: AvroType, option
             raw = int(raw)
         if made.precision is not None:
             return _unscaled(str(raw), made) if strict else None
-        return _OF[made.primitive](raw, column_type, options, strict)
+        match made.primitive:
+            case "int":
+                return _whole(int(raw), 32)
+            case "long":  # a number above 2^63-1 becomes negative, as values do
+                number = int(raw)
+                wraps = column_type.kind.is_unsigned and number >= 1 << 63
+                return _whole(number - _WRAP if wraps else number, 64)
+            case "float":
+                (single,) = struct.unpack("<f", struct.pack("<f", float(raw)))
+                return _finite(single)
+            case "double":
+                return _finite(float(raw))
+            case "bytes" if column_type.type_class is TypeClass.BIT and isinstance(raw, int):
+                return _bytes(raw.to_bytes(8, "big").lstrip(b"\0") or b"\0", column_type, strict=strict)
+            case "bytes":
+                return _bytes(str(raw).encode("utf-8", "surrogateescape"), column_type, strict=strict)
+            case _:
+                return _text(str(raw), column_type, options.zone) if strict else str(raw)
     except (ValueError, InvalidOperation, OverflowError):
         return None
 
@@ -171,59 +186,23 @@ def twos_complement(number: int) -> bytes:
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() >> 3) + 1, "big", signed=True)
 
 
-def _int(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    number = int(raw)
-    if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{number} is not an int")
+def _whole(number: int, bits: int) -> int:
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ValueError(f"{number} has more than {bits} bits")
     return number
 
 
-def _long(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    number = int(raw)
-    if column_type.kind.is_unsigned and number >= 1 << 63:
-        number -= _WRAP  # as values do
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{number} is not a long")
-    return number
-
-
-def _double(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    number = float(raw)
+def _finite(number: float) -> float:
     if not isfinite(number):
-        raise ValueError(f"{raw} is not a number")
+        raise ValueError(f"{number} is not a number")
     return number
 
 
-def _float(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    (single,) = struct.unpack("<f", struct.pack("<f", float(raw)))
-    return _double(single, column_type, options, strict)
-
-
-def _text(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    text = str(raw)
-    if not strict:
-        return text
+def _text(text: str, column_type: ColumnType, zone: tzinfo) -> str:
     if column_type.type_class is TypeClass.ENUM and text not in column_type.kind.elems:
         raise ValueError(f"{text!r} is none of the names")
     if column_type.type_class in (TypeClass.DATE, TypeClass.DATETIME):
         packed = parse_datetime(text, column_type.kind.fsp)  # refuses CURRENT_TIMESTAMP
         if column_type.kind.tp is Tp.TIMESTAMP:
-            zone = options.zone
             return timestamp_text(from_zone(packed, UTC), column_type.kind.fsp, zone)
     return text
-
-
-def _as_bytes(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
-    if column_type.type_class is TypeClass.BIT and isinstance(raw, int):
-        return _bytes(raw.to_bytes(8, "big").lstrip(b"\0") or b"\0", column_type, strict=strict)
-    return _bytes(str(raw).encode("utf-8", "surrogateescape"), column_type, strict=strict)
-
-
-_OF: Final[dict[str, Callable[[Any, ColumnType, ProtocolOptions, bool], Json]]] = {
-    "int": _int,
-    "long": _long,
-    "float": _float,
-    "double": _double,
-    "string": _text,
-    "bytes": _as_bytes,
-}

@@ -3,7 +3,7 @@ rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +11,10 @@ from drainer.protocol.canal.encoder import WATERMARK
 from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
-from drainer.protocol.json_read import Reader, double, parse, whole_number
+from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.options import ProtocolOptions
 
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
-_INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,6 @@ class CanalDecoder:
         if kind not in _CHANGES:
             raise MessageError(f"{message.where}: type {kind!r} is none of {', '.join(_CHANGES)}, {WATERMARK}")
         return [*_rows(message, extension, _CHANGES[kind])]
-
-
-def make_decoder(options: ProtocolOptions) -> CanalDecoder:
-    return CanalDecoder(options)
 
 
 def _ddl(message: Reader, extension: Reader | None, kind: str) -> DdlEvent:
@@ -90,19 +85,4 @@ def _value(row: Reader, name: str, types: Mapping[str, str]) -> Value:
         raise MessageError(f"{row.where}: {name} is not in mysqlType")
     if row.document[name] is None:
         return None
-    text = row.text(name)
-    try:
-        return _reader_of(types[name])(text)
-    except ValueError:
-        row.wrong(name, f"a value of type {types[name]}")
-
-
-def _reader_of(mysql_type: str) -> Callable[[str], Value]:
-    """Return the reader of a type, chosen by the type's first word: `int(10) unsigned`, `varbinary`,
-    `enum('a','b')`."""
-    name = mysql_type.partition("(")[0].partition(" ")[0].lower()
-    if "blob" in name or "binary" in name:
-        return lambda text: text.encode("iso-8859-1")
-    if name in _INTEGERS:
-        return whole_number
-    return double if name in ("float", "double") else str
+    return row.typed(name, types[name], lambda text: text.encode("iso-8859-1"))

@@ -16,15 +16,14 @@ from drainer.changes.texts import as_string
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
-from drainer.protocol.mysql_type import basic_type, full_type
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import DocumentTable, OneRowMessages, physical_ms
-from drainer.protocol.table import ColumnFlag, Table
+from drainer.protocol.table import ColumnFlag, Table, basic_type, full_type
 from drainer.row.column_type import ColumnType, TypeClass
 
 
@@ -254,15 +253,3 @@ class CanalEncoder(OneRowMessages):
         tail = f',"_tidb":{{{extension}}}}}' if self.options.enable_tidb_extension else "}"
         value = compress((head + tail).encode(), self.options.large_message_handle_compression)
         return Message(None, value, 0, commit_ts)
-
-
-def make_encoder(options: ProtocolOptions) -> CanalEncoder:
-    """Return the encoder. Raises ProtocolConfigError if options contradict one another, or if the time zone is not
-    known."""
-    assert options.zone
-    if options.large_message_handle_option != "none" and not options.enable_tidb_extension:
-        raise ProtocolConfigError(
-            f"large-message-handle-option = {options.large_message_handle_option!r} needs enable-tidb-extension with "
-            f"canal-json: the extension says that a message holds handle keys alone"
-        )
-    return CanalEncoder(options)

@@ -10,8 +10,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.protocol.debezium.schema import Document, source_schema
 from drainer.protocol.encoder import Ddl
-from drainer.protocol.mysql_type import default_length
-from drainer.protocol.table import Table
+from drainer.protocol.table import Table, default_length
 
 _CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.CREATE_VIEW})
 _DROPS: Final = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW})

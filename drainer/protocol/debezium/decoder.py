@@ -18,7 +18,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.time import duration_text
 
 from drainer.protocol.compression import decompress
-from drainer.protocol.debezium.schema import DECIMAL
+from drainer.protocol.debezium.values import DECIMAL
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse
@@ -88,10 +88,6 @@ class DebeziumDecoder:
         message = self._parse(key, "Debezium key")
         schema = message.child("schema")
         return _image(message.needed("payload"), {} if schema is None else _fields(schema))
-
-
-def make_decoder(options: ProtocolOptions) -> DebeziumDecoder:
-    return DebeziumDecoder(options)
 
 
 def _ddl(payload: Reader, source: Reader, commit_ts: int) -> DdlEvent:

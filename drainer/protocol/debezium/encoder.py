@@ -20,7 +20,7 @@ from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joine
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages, OneRowTable, physical_ms, refuse
+from drainer.protocol.row_messages import BaseTable, OneRowMessages, physical_ms, refuse
 from drainer.protocol.table import Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.
@@ -54,7 +54,7 @@ _OPERATIONS = {Kind.INSERT: "c", Kind.UPDATE: "u", Kind.DELETE: "d"}
 _TIME, _COMMIT = Slot(0), Slot(1)
 
 
-class DebeziumTable(OneRowTable):
+class DebeziumTable(BaseTable):
     """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
     for updates the old image."""
 
@@ -99,7 +99,7 @@ class DebeziumTable(OneRowTable):
         return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
 
     def _member(self, index: int, at: int) -> Parts:
-        return [f"{self._names[index]}:", Slot(at, quoted=self._values[index].quoted)]
+        return [f"{self._names[index]}:", Slot(at, quoted=self._values[index].is_quoted)]
 
     def _parts(self, kind: Kind) -> Parts:
         options, table = self._options, self._table
@@ -140,6 +140,11 @@ class DebeziumEncoder(OneRowMessages):
     ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
     _tables: CompiledTables[DebeziumTable] = field(default_factory=CompiledTables, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        """Raises ProtocolConfigError for options that Debezium JSON does not have."""
+        partial_rows = ["only-output-updated-columns", "delete-only-output-handle-key-columns"]
+        refuse(self.options, partial_rows, "rows are always whole")
+
     def table(self, table: Table) -> TableEncoder:
         return self._tables.get(table.key, lambda: DebeziumTable(table, self.options))
 
@@ -172,10 +177,3 @@ class DebeziumEncoder(OneRowMessages):
     def _whole(self, payload: str, schema: Document) -> bytes:
         tail = "}" if self.options.debezium_disable_schema else f',"schema":{json_document(schema)}}}'
         return compress(f'{{"payload":{payload}{tail}'.encode(), self.options.large_message_handle_compression)
-
-
-def make_encoder(options: ProtocolOptions) -> DebeziumEncoder:
-    """Return the encoder. Raises ProtocolConfigError for options that Debezium JSON does not have."""
-    refuse(options, ["large-message-handle-option"], "a message that is too large is an error")
-    refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
-    return DebeziumEncoder(options)

@@ -11,7 +11,8 @@ from binlog.errors import DecodeError
 from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.protocol.debezium.values import EPOCH, is_precise, value_of
+from drainer.protocol.avro.schema import avro_name
+from drainer.protocol.debezium.values import DECIMAL, EPOCH, value_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import ColumnType, TypeClass
@@ -67,31 +68,21 @@ def _shown(column_type: ColumnType, decoded_value: int, options: ProtocolOptions
     if shown is None:
         return NO_DEFAULT
     found: str = shown.decode()
-    if value.quoted:
+    if value.is_quoted:
         return found
     return found == "true" if found in ("true", "false") else int(found)
 
 
 Document = dict[str, object]
 
-DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 _NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9_.]")
-_INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.LONG: "int32", Tp.LONGLONG: "int64"}
-_LARGER: Final = {Tp.SHORT: "int32", Tp.LONG: "int64"}
 # TiCDC's TypeToStr adds nothing to these types in tidb_type.
 _NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
 
 
 def schema_name(namespace: str, schema: str, table: str) -> str:
     """Return `<cluster>.<database>.<table>`, limited to the characters that such names may have."""
-    return f"{safe_name(namespace)}.{safe_name(schema)}.{_NOT_IN_TOPICS.sub('_', table)}"
-
-
-def safe_name(name: str) -> str:
-    """Replace every other character by `_`, and insert a `_` in front of a leading digit."""
-    first = f"_{name[0]}" if name[:1].isascii() and name[:1].isdigit() else _NOT_IN_NAMES.sub("_", name[:1])
-    return first + _NOT_IN_NAMES.sub("_", name[1:])
+    return f"{avro_name(namespace)}.{avro_name(schema)}.{_NOT_IN_TOPICS.sub('_', table)}"
 
 
 def key_schema(table: Table, options: ProtocolOptions) -> Document:
@@ -115,7 +106,7 @@ def envelope_schema(table: Table, options: ProtocolOptions) -> Document:
 
 def watermark_schemas(namespace: str) -> tuple[Document, Document]:
     """Return the schemas of key and value."""
-    name = f"{safe_name(namespace)}.watermark"
+    name = f"{avro_name(namespace)}.watermark"
     return {"type": "struct", "name": f"{name}.Key", "optional": False, "fields": []}, _envelope(name, [])
 
 
@@ -188,11 +179,11 @@ def field_schema(column: Column, options: ProtocolOptions) -> Document:
     types do not say (binary, unsigned)."""
     kind = column.column_type.kind
     found: Document = {"tidb_type": tidb_type(kind)} if options.enable_tidb_extension else {}
-    type_, semantic = _types(column, options)
-    found |= {"type": type_, "optional": not kind.is_not_null}
-    if semantic:
-        found |= {"name": semantic, "version": 1}
-    parameters = {"scale": "0"} if semantic == DECIMAL else _parameters(kind)
+    value = value_of(column.column_type, options)
+    found |= {"type": value.type, "optional": not kind.is_not_null}
+    if value.semantic:
+        found |= {"name": value.semantic, "version": 1}
+    parameters = {"scale": "0"} if value.semantic == DECIMAL else _parameters(kind)
     if parameters:
         found["parameters"] = parameters
     found["field"] = column.name
@@ -205,40 +196,6 @@ def field_schema(column: Column, options: ProtocolOptions) -> Document:
 def tidb_type(kind: FieldType) -> str:
     unsigned = kind.is_unsigned and kind.tp not in _NEVER_UNSIGNED
     return kind.mysql_name + (" unsigned" if unsigned else "")
-
-
-def _types(column: Column, options: ProtocolOptions) -> tuple[str, str]:
-    """Return Connect's type and the semantic type, "" if there is none."""
-    kind = column.column_type.kind
-    match column.column_type.type_class:
-        case TypeClass.INT if kind.tp is Tp.YEAR:
-            return "int32", "io.debezium.time.Year"
-        case TypeClass.INT if is_precise(kind, options):
-            return "bytes", DECIMAL
-        case TypeClass.INT:
-            return (_LARGER if kind.is_unsigned and kind.tp in _LARGER else _INTEGERS)[kind.tp], ""
-        case TypeClass.FLOAT if kind.tp is Tp.FLOAT and kind.decimal < 0:
-            return "float", ""
-        case TypeClass.FLOAT | TypeClass.DECIMAL:
-            return "double", ""
-        case TypeClass.BIT:
-            return ("boolean", "") if kind.flen <= 1 else ("bytes", "io.debezium.data.Bits")
-        case TypeClass.ENUM:
-            return "string", "io.debezium.data.Enum"
-        case TypeClass.SET:
-            return "string", "io.debezium.data.EnumSet"
-        case TypeClass.DATE:
-            return "int32", "io.debezium.time.Date"
-        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return "string", "io.debezium.time.ZonedTimestamp"
-        case TypeClass.DATETIME:
-            return "int64", f"io.debezium.time.{'MicroTimestamp' if kind.decimal > 3 else 'Timestamp'}"
-        case TypeClass.TIME:
-            return "int64", "io.debezium.time.MicroTime"
-        case TypeClass.JSON:
-            return "string", "io.debezium.data.Json"
-        case _:
-            return "string", ""
 
 
 def _parameters(kind: FieldType) -> dict[str, str]:

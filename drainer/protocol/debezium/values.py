@@ -1,4 +1,4 @@
-"""Values of Debezium's payload, with the types of its MySQL connector."""
+"""The types of Debezium's MySQL connector, and the values of its payload."""
 
 from __future__ import annotations
 
@@ -16,63 +16,79 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.protocol.column_text import text_of
-from drainer.protocol.json_text import Fragment, base64, distinct, each, json_string, short_double, text, utf8_text
+from drainer.protocol.column_text import distinct, each, text_of
+from drainer.protocol.json_text import Fragment, base64, json_string, short_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number
 
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 EPOCH: Final = b"1970-01-01T00:00:00Z"
 _DAY_US: Final = 86_400_000_000
-_MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+_INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.LONG: "int32", Tp.LONGLONG: "int64"}
+_LARGER: Final = {Tp.SHORT: "int32", Tp.LONG: "int64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """How a column's values are written. `quoted`: as a JSON string."""
+    """How a column's values are written. `type`: Connect's type; `semantic`: the semantic type, "" if there is none."""
 
     fragment: Fragment
-    quoted: bool
+    type: str
+    semantic: str = ""
 
-
-def is_precise(kind: FieldType, options: ProtocolOptions) -> bool:
-    """Whether a column's numbers are written as Connect's Decimal: BIGINT UNSIGNED, if the option asks for it."""
-    unsigned = kind.tp is Tp.LONGLONG and kind.is_unsigned
-    return unsigned and options.debezium_bigint_unsigned_handling_mode == "precise"
+    @property
+    def is_quoted(self) -> bool:
+        """Whether values are JSON strings."""
+        return self.type in ("string", "bytes")
 
 
 def value_of(column_type: ColumnType, options: ProtocolOptions) -> Value:
     kind = column_type.kind
+    precise = options.debezium_bigint_unsigned_handling_mode == "precise"
     match column_type.type_class:
-        case TypeClass.INT if is_precise(kind, options):
-            return Value(each(_unscaled), quoted=True)
+        case TypeClass.INT if kind.tp is Tp.YEAR:
+            return Value(_whole, "int32", "io.debezium.time.Year")
+        case TypeClass.INT if kind.tp is Tp.LONGLONG and kind.is_unsigned and precise:
+            return Value(each(_unscaled), "bytes", DECIMAL)
         case TypeClass.INT:
-            return Value(_whole, quoted=False)
+            return Value(_whole, (_LARGER if kind.is_unsigned and kind.tp in _LARGER else _INTEGERS)[kind.tp])
         case TypeClass.DECIMAL:
             double = short_double(ColumnType(FieldType(Tp.DOUBLE), TypeClass.FLOAT))
-            return Value(lambda array: double(array.cast(pa.float64())), quoted=False)
+            return Value(lambda array: double(array.cast(pa.float64())), "double")
         case TypeClass.FLOAT:
-            return Value(short_double(column_type), quoted=False)
+            return Value(short_double(column_type), "float" if kind.tp is Tp.FLOAT and kind.decimal < 0 else "double")
         case TypeClass.TEXT:
-            return Value(utf8_text, quoted=True)
+            return Value(utf8_text, "string")
         case TypeClass.BYTES:
-            return Value(base64, quoted=True)
+            return Value(base64, "string")
         case TypeClass.ENUM | TypeClass.SET:
             names = text_of(column_type, UTC)
-            return Value(distinct(lambda value: json_string(names(value))[1:-1].encode()), quoted=True)
+            shown = distinct(lambda value: json_string(names(value))[1:-1].encode())
+            return Value(shown, "string", f"io.debezium.data.{'Enum' if kind.tp is Tp.ENUM else 'EnumSet'}")
         case TypeClass.BIT:
             return _bit(kind)
         case TypeClass.DATE:
-            return Value(lambda array: _numbers(array, _micros(array) // _DAY_US, kind), quoted=False)
+            return Value(
+                lambda array: _numbers(array, _micros(array) // _DAY_US, kind), "int32", "io.debezium.time.Date"
+            )
         case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return Value(lambda array: _zoned(column_type, array), quoted=True)
+            return Value(lambda array: _zoned(column_type, array), "string", "io.debezium.time.ZonedTimestamp")
         case TypeClass.DATETIME:
-            step = 1 if kind.decimal > 3 else 1000
-            return Value(lambda array: _numbers(array, _micros(array) // step, kind), quoted=False)
+            step, semantic = (1, "MicroTimestamp") if kind.decimal > 3 else (1000, "Timestamp")
+            return Value(
+                lambda array: _numbers(array, _micros(array) // step, kind), "int64", f"io.debezium.time.{semantic}"
+            )
         case TypeClass.TIME:
-            return Value(lambda array: _text(pc.divide(array, pa.scalar(1000, pa.int64()))), quoted=False)
+            return Value(
+                lambda array: _text(pc.divide(array, pa.scalar(1000, pa.int64()))),
+                "int64",
+                "io.debezium.time.MicroTime",
+            )
+        case TypeClass.JSON:
+            return Value(text(column_type, UTC), "string", "io.debezium.data.Json")
         case _:
-            return Value(text(column_type, UTC), quoted=True)
+            return Value(text(column_type, UTC), "string")
 
 
 def _text(array: Any) -> Any:
@@ -95,11 +111,12 @@ def _bit(kind: FieldType) -> Value:
     """Convert BITs. BIT(1) is a boolean. A longer one is the bytes of its number, lowest first."""
     width = max(kind.flen, 1)
     if width == 1:
-        return Value(each(lambda value: b"true" if bit_number(value, 1) else b"false"), quoted=False)
+        return Value(each(lambda value: b"true" if bit_number(value, 1) else b"false"), "boolean")
     size = (width + 7) // 8
     return Value(
         distinct(lambda value: b2a_base64(bit_number(value, width).to_bytes(size, "little"), newline=False)),
-        quoted=True,
+        "bytes",
+        "io.debezium.data.Bits",
     )
 
 
@@ -113,13 +130,15 @@ def _zoned(column_type: ColumnType, array: Any) -> Any:
 def _micros(array: Any) -> Ints:
     """Return microseconds since 1970 without a zone. The result is arbitrary for a date that does not exist (a zero
     month, February 30th). Raises DecodeError for a value that no column can hold."""
+    first, _, day, time = _civil(array)
+    days: Ints = (first + (day - 1)).astype(np.int64)
+    return days * _DAY_US + time
+
+
+def _civil(array: Any) -> tuple[npt.NDArray[np.datetime64], Ints, Ints, Ints]:
+    """Return the first day of the month, the numbers of month and day, and the time in microseconds. Years below 100
+    become 1970 to 2069, as in Debezium."""
     packed: Words = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-    year, month, day, time = _civil(packed)
-    return _days(year, month, day) * _DAY_US + time
-
-
-def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the parts of a date. Years below 100 become 1970 to 2069, as in Debezium."""
     bits = (packed >> np.uint64(24)).astype(np.int64)
     ymd, hour, minute, second = bits >> 17, bits >> 12 & 31, bits >> 6 & 63, bits & 63
     micros = (packed & np.uint64(0xFFFFFF)).astype(np.int64)
@@ -128,16 +147,8 @@ def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
         unpack(bad)
     year, month = np.divmod(ymd >> 5, 13)
     year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
-    return year, month, ymd & 31, ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros
-
-
-def _days(year: Ints, month: Ints, day: Ints) -> Ints:
-    """Return the days since 1970-01-01 in the Gregorian calendar, which is also used for dates before it existed."""
-    shifted = year - (month <= 2)
-    era, of_era = np.divmod(shifted, 400)
-    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    found: Ints = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-    return found
+    first = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]")
+    return first, month, ymd & 31, ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros
 
 
 def _numbers(array: Any, found: npt.NDArray[np.int64], kind: FieldType) -> Any:
@@ -151,8 +162,7 @@ def _numbers(array: Any, found: npt.NDArray[np.int64], kind: FieldType) -> Any:
 
 
 def _is_day(array: Any) -> Mask:
-    packed: Words = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-    year, month, day, _ = _civil(packed)
-    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0)) & (month == 2)
-    found: Mask = (month > 0) & (day > 0) & (day <= _MONTH_DAYS[month] + leap)
+    first, month, day, _ = _civil(array)
+    of_month = (first + (day - 1)).astype("datetime64[M]") == first.astype("datetime64[M]")
+    found: Mask = (month > 0) & (day > 0) & of_month
     return found

@@ -182,7 +182,3 @@ def _resolved(key: Reader, value: bytes) -> ResolvedEvent:
 
 def _admin(key: Reader, value: bytes) -> AdminEvent:
     return AdminEvent(parse(value, "value").integer("partition"), key.integer("ts", 0))
-
-
-def make_decoder(options: ProtocolOptions) -> OpenDecoder:
-    return OpenDecoder(options)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.types import Tp
@@ -19,14 +17,16 @@ from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of, take_rows
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, refused
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
 from drainer.protocol.open.framing import frame, frame_columns, single
 from drainer.protocol.open.quote import quote
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import BaseTable
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
@@ -55,7 +55,7 @@ def row_ids(table: Table) -> RowIds | None:
 def partition_ids(table: Table) -> PartitionIds | None:
     """Return a function from an image to the partition ids of its rows, NULL if the id cannot be computed (see
     drainer.row.partition). None if the table is not partitioned, or if no id can ever be computed."""
-    if not table.is_partitioned:
+    if table.info.partition is None:
         return None
     try:
         locate = locator(table.info)
@@ -114,15 +114,11 @@ def _datums(column: Column, decoded_values: Any) -> list[Datum]:
     return [None if v is None else Decimal(str(v), kind.flen, max(kind.decimal, 0)) for v in values]
 
 
-def member(name: bytes, numbers: Any, *, omitted: int | None) -> Any:
+def member(name: bytes, values: Any, *, omitted: int | None) -> Any:
     """Return `,"name":5` for each row, or nothing if the number is NULL or `omitted`."""
-    text = pc.binary_join_element_wise(
-        pa.scalar(b',"' + name + b'":', pa.binary()),
-        numbers.cast(pa.string()).cast(pa.binary()),
-        pa.scalar(b"", pa.binary()),
-    )
+    text = pc.binary_join_element_wise(b',"' + name + b'":', values.cast(pa.string()).cast(pa.binary()), b"")
     if omitted is not None:
-        text = pc.if_else(pc.equal(numbers, omitted), pa.scalar(b"", pa.binary()), text)
+        text = pc.if_else(pc.equal(values, omitted), b"", text)
     return pc.fill_null(text, b"")
 
 
@@ -176,82 +172,13 @@ def _float(column_type: ColumnType) -> Fragment:
     return run
 
 
-def constant(text: bytes) -> Any:
-    return pa.scalar(text, pa.binary())
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """Concatenate the parts of each row. At least one part must be an array. NULL becomes `null`."""
-    return pc.binary_join_element_wise(*parts, constant(b""), null_handling="replace", null_replacement="null")
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnCode:
-    """One column, compiled. `head`: the text in front of its values."""
-
-    column_index: int
-    head: bytes
-    quoted: bool
-    values: Fragment
-
-    def of(self, changes: RowChanges, columns: Columns) -> Any:
-        """Convert the column's values. Raises EncodeError naming table, column and commit_ts."""
-        column = columns[self.column_index]
-        try:
-            return self.values(column)
-        except DecodeError as error:
-            where = f"open-protocol: {changes.table.column_name(self.column_index)}"
-            raise refused(where, changes.commit_ts, [column], self.values, error) from error
-
-
-def compiled(table: Table, zone: tzinfo) -> tuple[ColumnCode, ...]:
-    """Return the compiled columns in the order in which they are written: by the bytes of their names."""
-    order = sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name)
-    return tuple(_code(column_index, table.columns[column_index], zone) for column_index in order)
-
-
-def _code(column_index: int, column: Column, zone: tzinfo) -> ColumnCode:
-    """Compile a column. Readers parse the value by its flags, so the BINARY flag comes from the type under which the
-    row was written, which may be older than the table's."""
+def head_of(column: Column) -> str:
+    """Return the text in front of a column's values. Readers parse the value by its flags, so the BINARY flag comes
+    from the type under which the row was written, which may be older than the table's."""
     kind = column.column_type.kind
     flags = column.flags & ~ColumnFlag.BINARY | (ColumnFlag.BINARY if kind.charset == "binary" else 0)
     handle = '"h":true,' if column.in_handle else ""
-    head = f'{json_string(column.name)}:{{"t":{int(kind.tp)},{handle}"f":{int(flags)},"v":'
-    return ColumnCode(column_index, head.encode(), is_quoted(column.column_type), values_of(column.column_type, zone))
-
-
-def image_parts(
-    changes: RowChanges, codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes
-) -> list[Any]:
-    """Return the parts from which `joined` builds an object. `begin` and `end`: the texts that open and close it."""
-    parts: list[Any] = []
-    before = begin
-    for code in codes:
-        values = code.of(changes, columns)
-        quoted = code.quoted and not values.null_count
-        if code.quoted and values.null_count:
-            values = pc.binary_join_element_wise(constant(b'"'), values, constant(b'"'), constant(b""))
-        parts += [constant(before + code.head + b'"' if quoted else before + code.head), values]
-        before = b'"},' if quoted else b"},"
-    return [*parts, constant(before.removesuffix(b",") + end)]
-
-
-def changed_parts(changes: RowChanges, codes: Sequence[ColumnCode], old: Columns, new: Columns) -> list[Any]:
-    """Return the parts of an object with only the old values that changed: `,"p":{…}`, or nothing if none changed.
-
-    No row's parts are all NULL: Arrow 26 loses such rows if it is told to skip NULLs.
-    """
-    found = []
-    for code in codes:
-        changed = _differ(old[code.column_index], new[code.column_index])
-        if pc.any(changed).as_py():
-            whole = joined([*image_parts(changes, [code], old, b"", b""), constant(b",")])
-            found.append(pc.if_else(changed, whole, constant(b"")))
-    if not found:
-        return []
-    members = joined(found)
-    some = joined([constant(b',"p":{'), pc.binary_slice(members, 0, -1), constant(b"}")])
-    return [pc.if_else(pc.equal(pc.binary_length(members), 0), constant(b""), some)]
+    return f'{json_string(column.name)}:{{"t":{int(kind.tp)},{handle}"f":{int(flags)},"v":'
 
 
 def _differ(left: Any, right: Any) -> Any:
@@ -267,70 +194,98 @@ _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
 
 
-class OpenTableEncoder:
-    """See drainer.protocol.encoder.TableEncoder."""
+class OpenTableEncoder(BaseTable):
+    """See drainer.protocol.encoder.TableEncoder. Columns are written in the order of the bytes of their names. Columns
+    of `Rows.build`: the new image (for deletes the old one), then, for an update, the old image, or the text of its
+    values that changed."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        self._table = table
+        super().__init__(table, options)
         self._options = options
-        self._all = compiled(table, options.zone)
-        self._handle = tuple(code for code in self._all if table.columns[code.column_index].in_handle)
+        self._heads = [head_of(column) for column in table.columns]
+        self._quoted = [is_quoted(column.column_type) for column in table.columns]
+        self._values = [values_of(column.column_type, options.zone) for column in table.columns]
+        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
+        self._documents: dict[tuple[str, tuple[int, ...]], Rows] = {}
         name = f',"tbl":{json_string(table.name)}' if table.name else ""
         schema = f',"scm":{json_string(table.schema)}' if table.schema else ""
         self._names = (schema + name).encode()
         self._row_ids = row_ids(table)
         self._partition_ids = partition_ids(table)
 
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        return rows_of(self.encode_columns(changes))
-
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoder.TableEncoder."""
         delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
-        codes = self._handle_codes(changes) if delete_handle else self._all
-        return [self._columns(piece, codes, constant(_WHOLE)) for piece in _pieces(changes) if len(piece)]
+        column_indexes = self._handle_columns(changes) if delete_handle else self._all
+        return [self._columns(piece, column_indexes, _WHOLE) for piece in _pieces(changes) if len(piece)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        codes = self._handle_codes(changes)
-        if claims is None:
-            return self._columns(changes, codes, constant(_HANDLE_ONLY)).rows() if len(changes) else []
-        ends = [f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims]
-        return self._columns(changes, codes, pa.array(ends, pa.binary())).rows() if len(changes) else []
+        end: Any = _HANDLE_ONLY
+        if claims is not None:
+            end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
+        column_indexes = self._handle_columns(changes)
+        return self._columns(changes, column_indexes, end).rows() if len(changes) else []
 
-    def _handle_codes(self, changes: RowChanges) -> tuple[ColumnCode, ...]:
-        if not self._handle:
-            table, kind = self._table, changes.kind.name.lower()
-            raise EncodeError(
-                f"open-protocol: not found handle key columns for the {kind} event: `{table.schema}`.`{table.name}`, "
-                f"commit_ts {int(changes.commit_ts[0]) if len(changes) else 0}"
-            )
-        return self._handle
+    def _handle_columns(self, changes: RowChanges) -> tuple[int, ...]:
+        handle = self._handle(changes)
+        return tuple(column_index for column_index in self._all if column_index in handle)
 
-    def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
-        values = large_binary(joined(self._value_parts(changes, codes)))
-        values = compressed(values, self._options.large_message_handle_compression)
-        return EncodedColumns(large_binary(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
+    def _columns(self, changes: RowChanges, column_indexes: tuple[int, ...], key_end: Any) -> EncodedColumns:
+        values = compressed(self._documents_of(changes, column_indexes), self._compression)
+        return EncodedColumns(self._keys(changes, key_end), values, changes.commit_ts)
 
-    def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:
+    def _documents_of(self, changes: RowChanges, column_indexes: tuple[int, ...]) -> Any:
+        image = fragments_of(changes, changes.image, self._values, column_indexes)
+        if changes.kind is not Kind.UPDATE or not self._options.output_old_value:
+            return self._document("d" if changes.kind is Kind.DELETE else "u", column_indexes).build(image)
+        if self._options.only_output_updated_columns:
+            changed = self._changed(changes, column_indexes)
+            return self._document("changed", column_indexes).build([*image, changed])
+        old = old_fragments(changes, self._values, column_indexes, image)
+        return self._document("p", column_indexes).build([*image, *old])
+
+    def _document(self, form: str, column_indexes: tuple[int, ...]) -> Rows:
+        """Return the compiled document. `form`: "d" or "u" with one image, "p" with both, or "changed"."""
+        found = self._documents.get((form, column_indexes))
+        if found is None:
+            count = len(column_indexes)
+            name = "d" if form == "d" else "u"
+            parts: list[str | Slot] = [f'{{"{name}":{{', *self._object(column_indexes, 0), "}"]
+            if form == "p":
+                parts += [',"p":{', *self._object(column_indexes, count), "}"]
+            elif form == "changed":
+                parts.append(Slot(count))
+            found = self._documents[form, column_indexes] = Rows([*parts, "}"])
+        return found
+
+    def _object(self, column_indexes: Sequence[int], first: int) -> list[str | Slot]:
+        return joined([self._member(column_index, first + n) for n, column_index in enumerate(column_indexes)])
+
+    def _member(self, column_index: int, at: int) -> Parts:
+        return [self._heads[column_index], Slot(at, quoted=self._quoted[column_index]), "}"]
+
+    def _changed(self, changes: RowChanges, column_indexes: Sequence[int]) -> Any:
+        """Return an object with only the old values that changed for each row: `,"p":{…}`, or nothing if none did."""
         old, new = changes.old, changes.new
-        if new is None:
-            assert old is not None
-            return image_parts(changes, codes, old, b'{"d":{', b"}}")
-        if old is None or not self._options.output_old_value:
-            return image_parts(changes, codes, new, b'{"u":{', b"}}")
-        image = image_parts(changes, codes, new, b'{"u":{', b"}")
-        if not self._options.only_output_updated_columns:
-            return [*image, *image_parts(changes, codes, old, b',"p":{', b"}}")]
-        return [*image, *changed_parts(changes, codes, old, new), constant(b"}")]
+        assert old is not None and new is not None
+        found = []
+        for column_index in column_indexes:
+            changed = _differ(old[column_index], new[column_index])
+            if pc.any(changed).as_py():
+                values = fragments_of(changes, old, self._values, [column_index])
+                found.append(pc.if_else(changed, Rows([*self._member(column_index, 0), ","]).join(values), b""))
+        if not found:
+            return constant(b"", len(changes))
+        members = pc.binary_join_element_wise(*found, b"")
+        some = pc.binary_join_element_wise(b',"p":{', pc.binary_slice(members, 0, -1), b"}", b"")
+        return pc.if_else(pc.equal(pc.binary_length(members), 0), b"", some)
 
-    def _key_parts(self, changes: RowChanges, end: Any) -> list[Any]:
-        stamps = pa.array(changes.commit_ts).cast(pa.string()).cast(pa.binary())
-        parts = [constant(b'{"ts":'), stamps, constant(self._names)]
+    def _keys(self, changes: RowChanges, end: Any) -> Any:
+        parts: list[Any] = [b'{"ts":', numbers(changes.commit_ts), self._names]
         if self._row_ids is not None:
             parts.append(member(b"rid", self._row_ids(changes.image), omitted=0))
         if self._partition_ids is not None:
             parts.append(member(b"ptn", self._partition_ids(changes.image), omitted=None))
-        return [*parts, end]
+        return large_binary(pc.binary_join_element_wise(*parts, end, b""))
 
 
 def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
@@ -394,9 +349,3 @@ class OpenEncoder:
         """Return an Admin event, an extension of this project: no protocol of TiCDC has it."""
         key, value = f'{{"ts":{commit_ts},"t":{ADMIN}}}', f'{{"partition":{partitions}}}'
         return [single(key.encode(), value.encode(), commit_ts)]
-
-
-def make_encoder(options: ProtocolOptions) -> OpenEncoder:
-    """Return the encoder. Raises ProtocolConfigError if the time zone is not known."""
-    assert options.zone
-    return OpenEncoder(options)

@@ -12,44 +12,9 @@ from binlog.tidb.datum import decode_one
 from google.protobuf.message import DecodeError as ProtobufError
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change
+from drainer.protocol.event import Change, ColumnValue, RowEvent, Value
 
-# A datum of a file. Text and binary strings are both bytes; the column's type says whether they are text.
-PlainValue = int | float | bytes | str | None
 _CHANGES: Final = {pb.Insert: Change.INSERT, pb.Update: Change.UPDATE, pb.Delete: Change.DELETE}
-
-
-@dataclass(frozen=True, slots=True)
-class FileColumn:
-    """One column of a row. `type_code`: the number of the MySQL type. `type_name`: upstream's name of the type.
-    `value`: the value, for an update the old one. `changed`: the new value of an update."""
-
-    name: str
-    type_code: int
-    type_name: str
-    value: PlainValue
-    changed: PlainValue = None
-
-
-@dataclass(frozen=True, slots=True)
-class FileEvent:
-    """The change of one row."""
-
-    schema: str
-    table: str
-    change: Change
-    columns: tuple[FileColumn, ...]
-
-    @property
-    def old(self) -> dict[str, PlainValue]:
-        """Return the row before the change. For an insert: the inserted row."""
-        return {column.name: column.value for column in self.columns}
-
-    @property
-    def new(self) -> dict[str, PlainValue]:
-        """Return the row after the change. For a delete: the deleted row."""
-        is_update = self.change is Change.UPDATE
-        return {column.name: column.changed if is_update else column.value for column in self.columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +29,11 @@ class FileBinlog:
         """Return (database, table) of each row."""
         return [(event.schema_name, event.table_name) for event in self._events]
 
-    def events(self) -> Iterator[FileEvent]:
-        """Yield the rows in upstream's order. Each is decoded when it is requested. Raises MessageError naming the
-        table."""
+    def events(self) -> Iterator[RowEvent]:
+        """Yield the rows in upstream's order. Each is decoded when it is requested. Text that is not UTF-8 is returned
+        as bytes. Raises MessageError naming the table."""
         for event in self._events:
-            yield _event(event)
+            yield _event(event, self.commit_ts)
 
 
 def decode(payload: bytes) -> FileBinlog:
@@ -88,29 +53,49 @@ def decode(payload: bytes) -> FileBinlog:
         raise MessageError(f"the record is not a binlog: {error}") from error
 
 
-def _event(event: pb.Event) -> FileEvent:
-    table = f"`{event.schema_name}`.`{event.table_name}`"
-    is_update = event.tp == pb.Update
+def _event(event: pb.Event, commit_ts: int) -> RowEvent:
+    table, change = f"`{event.schema_name}`.`{event.table_name}`", _CHANGES[event.tp]
     try:
-        columns = tuple(_column(raw, is_update) for raw in event.row)
+        columns = [_column(raw) for raw in event.row]
+        image = new = {column.name: _cell(column, column.value) for column in columns}
+        if change is Change.UPDATE:
+            new = {column.name: _cell(column, column.changed_value) for column in columns}
     except (ProtobufError, UnicodeDecodeError, DecodeError, MessageError) as error:
         raise MessageError(f"a row of {table}: {error}") from error
-    if len({column.name for column in columns}) != len(columns):
+    if len(image) != len(columns):
         raise MessageError(f"a row of {table} has two columns of one name")
-    return FileEvent(event.schema_name, event.table_name, _CHANGES[event.tp], columns)
+    return RowEvent(
+        change,
+        commit_ts,
+        event.schema_name,
+        event.table_name,
+        old=None if change is Change.INSERT else image,
+        new=None if change is Change.DELETE else new,
+    )
 
 
-def _column(raw: bytes, is_update: bool) -> FileColumn:
+def _column(raw: bytes) -> pb.Column:
     column = pb.Column()
     column.ParseFromString(raw)
     if not column.name or len(column.tp) != 1:
         raise MessageError(f"column {column.name!r} has no name, or its type is {column.tp!r}")
-    changed = _value(column.name, column.changed_value) if is_update else None
-    return FileColumn(column.name, column.tp[0], column.mysql_type, _value(column.name, column.value), changed)
+    if not isinstance(column.mysql_type, str):  # protobuf returns text that is not UTF-8 as bytes
+        raise MessageError(f"column {column.name!r} has the type {column.mysql_type!r}")
+    return column
 
 
-def _value(name: str, raw: bytes) -> PlainValue:
+def _cell(column: pb.Column, raw: bytes) -> ColumnValue:
     value, end = decode_one(raw)
     if end != len(raw):
-        raise MessageError(f"column {name} has {len(raw) - end} bytes after its value")
-    return value
+        raise MessageError(f"column {column.name} has {len(raw) - end} bytes after its value")
+    return ColumnValue(_text(column.mysql_type, value), column.tp[0], type_name=column.mysql_type)
+
+
+def _text(type_name: str, value: Value) -> Value:
+    """Text and binary strings are both bytes in a file; the type says which they are."""
+    if not isinstance(value, bytes) or "blob" in type_name or "binary" in type_name:
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

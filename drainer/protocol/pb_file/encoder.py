@@ -17,12 +17,12 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
+from drainer.changes.texts import numbers_of
 from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import refused
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import bit_number, enum_index, set_bits
 
 # Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure.
 NULL: Final = b"\x00"
@@ -36,7 +36,7 @@ def datums(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
     if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return _texts(array.to_pylist())
     if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT, TypeClass.FLOAT):
-        return _each(_number(column_type), array.to_pylist())
+        return _each(_number(column_type), numbers_of(column_type, array).to_pylist())
     return _texts(texts_of(column_type, array, zone).to_pylist())
 
 
@@ -57,12 +57,6 @@ def _number(column_type: ColumnType) -> Callable[[Any], bytes]:
         return _as_single if kind.tp is Tp.FLOAT else lambda value: b"\x05" + encode_float(value)
     if type_class is TypeClass.INT and (kind.tp is Tp.YEAR or not kind.is_unsigned):
         return encode_value
-    if type_class is TypeClass.ENUM:
-        return lambda value: b"\x09" + VARINTS[enum_index(value, len(kind.elems))]
-    if type_class is TypeClass.SET:
-        return lambda value: b"\x09" + VARINTS[set_bits(value, len(kind.elems))]
-    if type_class is TypeClass.BIT:
-        return lambda value: b"\x09" + VARINTS[bit_number(value, max(kind.flen, 1))]
     return lambda value: b"\x09" + VARINTS[value]
 
 

@@ -34,13 +34,8 @@ class RecordDamaged(BinlogError):
     """A part of a file that does not hold a record. `offset`: in bytes from the beginning of the uncompressed file."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(path, offset, reason)
-        self.path = path
+        super().__init__(f"{path}: damaged at byte {offset}: {reason}")
         self.offset = offset
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: damaged at byte {self.offset}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,6 @@ _CHANGES: Final = {pb.Insert: Change.INSERT, pb.Update: Change.UPDATE, pb.Delete
 _FIELDS: Final = ("int64_value", "uint64_value", "double_value", "bytes_value", "string_value")
 
 
-def make_decoder(options: ProtocolOptions) -> SecondaryDecoder:
-    return SecondaryDecoder()
-
-
 def commit_ts_of(value: bytes) -> int:
     """Return the commit_ts of a message. Raises MessageError."""
     return _parsed(value).commit_ts
@@ -40,7 +36,10 @@ def _parsed(value: bytes) -> pb.Binlog:
 
 
 class SecondaryDecoder:
-    """See encoder.Decoder. Events have no start_ts, because messages do not contain it."""
+    """See encoder.Decoder. Events have no start_ts, because messages do not contain it. No option has an effect."""
+
+    def __init__(self, options: ProtocolOptions | None = None) -> None:
+        pass
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         binlog = _parsed(value or b"")

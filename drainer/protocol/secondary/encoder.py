@@ -9,85 +9,53 @@ Encoded columns only hold rows whose transaction has no other row in their parti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 from functools import partial
 from itertools import groupby
 from struct import Struct
-from typing import Any, Final, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
-from drainer.changes.vector import Ints
-from drainer.protocol.avro.blocks import joined
+from drainer.protocol.avro.blocks import joined, uvarints
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, ProtocolConfigError, refused
+from drainer.protocol.errors import EncodeError, refused
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.protobuf_bytes import VARINTS, field, signed, uvarints
+from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import RowMessages
-from drainer.protocol.secondary.columns import cells, rows
+from drainer.protocol.row_messages import OneRowMessages
 from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same
 from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
-from drainer.row.column_type import ColumnType
 
-T = TypeVar("T")
-
-# Below this number of rows, rows are encoded one by one: arrays would cost more than they save.
-VECTOR_ROWS_MIN: Final = 100
 NAME: Final = "secondary-binlog"
 _KEY: Final = Struct("<QI")  # start_ts, and the length of the fields in front of the mutations
 _START_BYTES: Final = 8
 _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
 
 
-def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
-    """Return the encoder. Raises ProtocolConfigError if the time zone is not known, or for options that the protocol
-    does not have."""
-    if options.large_message_handle_option != "none":
-        raise ProtocolConfigError(
-            f"{NAME} has no replacement for messages that are too large: remove large-message-handle-option"
-        )
-    try:
-        return SecondaryEncoder(ZoneInfo(options.time_zone))
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ProtocolConfigError(f"time zone {options.time_zone!r} is not known") from error
-
-
-class SecondaryEncoder:
+class SecondaryEncoder(OneRowMessages):
     """See encoder.Encoder. The limits of a batch are ignored: a transaction is never divided."""
 
-    joins_transactions: Final = True
+    name: Final = NAME
+    ddl_scope: Final = DdlScope.FIRST_PARTITION  # upstream uses no other
+    joins_transactions = True
 
-    def __init__(self, zone: ZoneInfo) -> None:
-        self._zone = zone
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._zone = options.zone
         self._tables = CompiledTables[SecondaryTable]()
-
-    @property
-    def name(self) -> str:
-        return NAME
-
-    @property
-    def ddl_scope(self) -> DdlScope:
-        """Return the scope of the first partition, the only one that upstream uses."""
-        return DdlScope.FIRST_PARTITION
 
     def table(self, table: Table) -> SecondaryTable:
         return self._tables.get(table.key, lambda: SecondaryTable(table, self._zone))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame(list(rows))
-
-    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
-        return RowMessages(parts, chosen)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
@@ -97,20 +65,15 @@ class SecondaryEncoder:
     def resolved(self, commit_ts: int) -> list[Message]:
         return []
 
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
 
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
-
-
-def frame(given: Sequence[EncodedRow], *, alone: bool = False) -> Iterator[Message]:
-    """Yield a message for each transaction. `alone`: each row is the only one of its transaction."""
-    stamps = uvarints(np.array([row.commit_ts for row in given], np.uint64))
+def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
+    """Yield a message for each transaction."""
+    commits = np.array([row.commit_ts for row in given], np.uint64)
+    stamps = joined([uvarints(commits)], len(given)).to_pylist()
     begin = 0
     while begin < len(given):
         key, mutation, commit_ts = given[begin]
-        end = begin + 1 if alone else _end(given, begin)
+        end = _end(given, begin)
         if end == begin + 1:  # the case of most transactions: the same result as below, much faster
             table = _table(key or b"", (mutation or b"",))
             data = b"\x0a" + VARINTS[len(table)] + table
@@ -127,15 +90,14 @@ def frame(given: Sequence[EncodedRow], *, alone: bool = False) -> Iterator[Messa
 class SecondaryTable:
     """See encoder.TableEncoder."""
 
-    def __init__(self, table: Table, zone: ZoneInfo) -> None:
+    def __init__(self, table: Table, zone: tzinfo) -> None:
         self._table = table
         self._zone = zone
         self._before, self._behind = _described(table)
         self._length, self._fields = len(self._before), self._before + self._behind
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        many = len(changes) >= VECTOR_ROWS_MIN
-        values = joined(self._mutations(changes).pieces, len(changes)).to_pylist() if many else self._few(changes)
+        values = joined(self._mutations(changes).pieces, len(changes)).to_pylist()
         starts = changes.start_ts.tolist()
         keys = {start_ts: _KEY.pack(start_ts, self._length) + self._fields for start_ts in set(starts)}
         stamps = changes.commit_ts.tolist()
@@ -146,24 +108,11 @@ class SecondaryTable:
         count = len(changes)
         if not count:
             return []
-        if count < VECTOR_ROWS_MIN:
-            made = frame(self.encode(changes), alone=True)
-            values = pa.array([message.value for message in made], pa.large_binary())
-        else:
-            values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
+        values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
         return [EncodedColumns(null_column(count), values, changes.commit_ts)]
 
-    def _few(self, changes: RowChanges) -> list[bytes]:
-        """Encode a few rows as fields `mutations`."""
-        old, new = self._rows(changes, changes.old), self._rows(changes, changes.new)
-        head = _MUTATION_TYPES[changes.kind] + b"\x12"
-        mutations = [head + VARINTS[len(row)] + row for row in (new or old)]
-        if changes.kind is Kind.UPDATE:
-            mutations = [start + b"\x1a" + VARINTS[len(row)] + row for start, row in zip(mutations, old, strict=True)]
-        return [b"\x22" + VARINTS[len(mutation)] + mutation for mutation in mutations]
-
     def _mutations(self, changes: RowChanges) -> Sized:
-        """Return the same as `_few`, with arrays."""
+        """Encode rows as fields `mutations`."""
         first = field_of(b"\x12", self._row(changes, changes.image))
         parts = [same(_MUTATION_TYPES[changes.kind], len(changes)), first]
         if changes.kind is Kind.UPDATE:
@@ -173,23 +122,17 @@ class SecondaryTable:
 
     def _row(self, changes: RowChanges, columns: Columns) -> Sized:
         pairs = zip(self._table.columns, columns, strict=True)
-        return row([self._made(cell, changes, column, array) for column, array in pairs], len(changes))
+        return row([self._cell(changes, column, array) for column, array in pairs], len(changes))
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         raise EncodeError(f"{NAME} has no messages of handle keys alone")
 
-    def _rows(self, changes: RowChanges, columns: Columns | None) -> list[bytes]:
-        if columns is None:
-            return []
-        pairs = zip(self._table.columns, columns, strict=True)
-        return rows([self._made(cells, changes, column, array) for column, array in pairs], len(changes))
-
-    def _made(self, make: Callable[[ColumnType, Any, tzinfo], T], changes: RowChanges, column: Column, array: Any) -> T:
+    def _cell(self, changes: RowChanges, column: Column, array: Any) -> Sized:
+        convert = partial(cell, column.column_type, zone=self._zone)
         try:
-            return make(column.column_type, array, self._zone)
+            return convert(array)
         except DecodeError as error:
             where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
-            convert = partial(cells, column.column_type, zone=self._zone)
             raise refused(where, changes.commit_ts, [array], convert, error) from error
 
 

@@ -18,7 +18,7 @@ class _Sent:
     """One table's state. `rows`: the number of rows since `at_s`, when the schema was last sent. `seen_s`: when the
     last rows arrived."""
 
-    schema: tuple[int, int, int, str, str]
+    schema: tuple[object, ...]
     at_s: float
     rows: int
     seen_s: float

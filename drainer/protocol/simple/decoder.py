@@ -21,7 +21,7 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
-from drainer.protocol.json_read import UINT64_MAX, Reader, double, parse, whole_number
+from drainer.protocol.json_read import UINT64_MAX, Reader, parse
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_schema import read_document
@@ -33,7 +33,6 @@ SCHEMAS_MAX: Final = 65_536
 _WHAT: Final = "Simple message"
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
 _DDLS: Final = frozenset({"CREATE", "RENAME", "CINDEX", "DINDEX", "ERASE", "TRUNCATE", "ALTER", "QUERY"})
-_INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
 
 Types = Mapping[str, str]
 
@@ -136,10 +135,6 @@ class SimpleDecoder:
         }
 
 
-def make_decoder(options: ProtocolOptions) -> SimpleDecoder:
-    return SimpleDecoder(options)
-
-
 def _schema_of(schema: Reader) -> tuple[_Version, Types]:
     types = {column.text("name"): column.needed("dataType").text("mysqlType") for column in schema.objects("columns")}
     return _Version(schema.text("schema"), schema.text("table"), schema.integer("version")), types
@@ -156,11 +151,7 @@ def _value(row: Reader, name: str, mysql_type: str) -> Value:
         return None
     if mysql_type == "timestamp":
         return row.needed(name).text("value")
-    text = row.text(name)
-    try:
-        return _read(text, mysql_type)
-    except ValueError:
-        row.wrong(name, f"a value of type {mysql_type}")
+    return row.typed(name, mysql_type, lambda text: base64.b64decode(text, validate=True))
 
 
 def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
@@ -175,13 +166,3 @@ def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
     if isinstance(value, int) and value < 0 and mysql_type in ("bit", "set"):
         return value & UINT64_MAX
     return float(single_digits(value)) if isinstance(value, float) and mysql_type == "float" else value
-
-
-def _read(text: str, mysql_type: str) -> Value:
-    if mysql_type in _INTEGERS:
-        return whole_number(text)
-    if mysql_type in ("float", "double"):
-        return double(text)
-    if "blob" in mysql_type or "binary" in mysql_type:
-        return base64.b64decode(text, validate=True)
-    return text

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from binlog.errors import DecodeError
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
+from binlog.tidb.varint import encode_compact_bytes, encode_varint
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
-from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
-from drainer.protocol.avro.encoder import counted, varint
+from drainer.protocol.avro.blocks import Block, Piece, beside, constant, in_union, joined, lengths, varints
+from drainer.protocol.avro.column import filled, real
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, rows_of
@@ -28,7 +27,7 @@ from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages, OneRowTable, physical_ms, refuse
+from drainer.protocol.row_messages import BaseTable, OneRowMessages, physical_ms, refuse
 from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named, write_document
 from drainer.protocol.simple.table_encoder import SimpleTable, schema_version, table_schema
 from drainer.protocol.table import Table
@@ -40,20 +39,20 @@ Pieces = Callable[[Any], list[Piece]]
 
 
 def _string(text: str) -> bytes:
-    return counted(text.encode())
+    return encode_compact_bytes(text.encode())
 
 
 # The start of a row's message: the index of its record in the schema, the kind of message, and the version.
-_HEAD: Final = varint(len(document()) - 1) + 2 * varint(KINDS.index("DML")) + varint(1)
-_NULL, _SOME = varint(0), varint(1)
+_HEAD: Final = encode_varint(len(document()) - 1) + 2 * encode_varint(KINDS.index("DML")) + encode_varint(1)
+_NULL, _SOME = encode_varint(0), encode_varint(1)
 
 
-class SimpleAvroTable(OneRowTable):
+class SimpleAvroTable(BaseTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
         self._values = [_pieces_of(column.column_type, options) for column in table.columns]
         self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
-        self._names = _HEAD + _string(table.schema) + _string(table.name) + varint(table.id)
+        self._names = _HEAD + _string(table.schema) + _string(table.name) + encode_varint(table.id)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
@@ -74,10 +73,10 @@ class SimpleAvroTable(OneRowTable):
         stamps = changes.commit_ts
         messages = joined(
             [
-                constant(self._names + varint(CHANGES.index(changes.kind.name)), rows),
+                constant(self._names + encode_varint(CHANGES.index(changes.kind.name)), rows),
                 varints(stamps.view(np.int64)),
                 varints((stamps >> np.uint64(18)).view(np.int64)),
-                constant(varint(schema_version(self._table)), rows),
+                constant(encode_varint(schema_version(self._table)), rows),
                 *marks,
                 constant(_NULL, rows),  # no checksum
                 *self._image(changes, None if changes.kind is Kind.DELETE else changes.new, column_indexes),
@@ -92,11 +91,13 @@ class SimpleAvroTable(OneRowTable):
         rows = len(changes)
         if image is None:
             return [constant(_NULL, rows)]
-        found: list[Piece] = [constant(_SOME + varint(len(column_indexes)), rows)]
+        found: list[Piece] = [constant(_SOME + encode_varint(len(column_indexes)), rows)]
         columns = fragments_of(changes, image, self._values, column_indexes)
         for column_index, pieces in zip(column_indexes, columns, strict=True):
             found += [constant(_string(self._table.columns[column_index].name), rows), *pieces]
-        return [*found, constant(varint(0), rows)] if column_indexes else [constant(_SOME + varint(0), rows)]
+        return (
+            [*found, constant(encode_varint(0), rows)] if column_indexes else [constant(_SOME + encode_varint(0), rows)]
+        )
 
 
 def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
@@ -115,29 +116,17 @@ def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
 
 
 def _in_union(branch: str, array: Any, block: Block) -> Block:
-    """Encode the branch, then the block. NULL is the first branch, without a block."""
-    rows = len(array)
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    branches = np.where(valid, 2 * VALUES.index(branch), 0).astype(np.uint8)[:, None]
-    return beside(fixed(branches), Block(block.octets, block.keep & valid[:, None])) if rows else block
-
-
-def _filled(array: Any, value: int | float) -> Any:
-    return pc.fill_null(array, value).to_numpy(zero_copy_only=False)
+    return in_union(block, array, 2 * VALUES.index(branch), 0)
 
 
 def _whole(column_type: ColumnType, branch: str, array: Any) -> list[Piece]:
     """Convert integers. A number above 2^63-1 becomes negative, as in TiCDC."""
-    values = _filled(numbers_of(column_type, array), 0)
+    values = filled(numbers_of(column_type, array))
     return [_in_union(branch, array, varints(values.view(np.int64)))]
 
 
 def _real(branch: str, array: Any) -> list[Piece]:
-    with np.errstate(over="ignore"):
-        values = np.ascontiguousarray(_filled(array, 0.0), "<f4" if branch == "float" else "<f8")
-    if not np.isfinite(values).all():
-        raise DecodeError(branch, offset=0, detail="no number, or beyond its range")
-    return [_in_union(branch, array, fixed(values.view(np.uint8).reshape(len(values), -1)))]
+    return [_in_union(branch, array, real(branch, array))]
 
 
 def _text(column_type: ColumnType, zone: tzinfo, branch: str, array: Any) -> list[Piece]:
@@ -159,6 +148,12 @@ class SimpleEncoder(OneRowMessages):
     name: str = "simple"
     ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
     _tables: CompiledTables[TableEncoder] = field(default_factory=CompiledTables, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises ProtocolConfigError for options that Simple does not have here."""
+        refuse(self.options, ["enable-row-checksum"], "rows have no checksum")
+        partial_rows = ["only-output-updated-columns", "delete-only-output-handle-key-columns"]
+        refuse(self.options, partial_rows, "rows are always whole")
 
     def table(self, table: Table) -> TableEncoder:
         made = SimpleTable if self.options.encoding_format == "json" else SimpleAvroTable
@@ -207,11 +202,3 @@ class SimpleEncoder(OneRowMessages):
         )
         value = compress(written, self.options.large_message_handle_compression)
         return Message(None, value, 0, commit_ts)
-
-
-def make_encoder(options: ProtocolOptions) -> SimpleEncoder:
-    """Return the encoder. Raises ProtocolConfigError for options that Simple does not have here."""
-    refuse(options, ["enable-row-checksum"], "rows have no checksum")
-    refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
-    assert options.zone
-    return SimpleEncoder(options)

@@ -65,9 +65,9 @@ class SchemaSnapshot:
     def catalog(self) -> Catalog:
         """The catalog at `ts`."""
         made = Catalog()
-        made.schemas.update((database.id, database.name) for database in self.databases)
+        made.schemas.update((database.id, database) for database in self.databases)
         for schema_id, info in self.tables:
-            made.put(schema_id, made.schemas[schema_id], self.version, info)
+            made.put(schema_id, made.schemas[schema_id].name, self.version, info)
         return made
 
     def catalog_for(self, position_ts: int, history: JobHistory) -> Catalog:

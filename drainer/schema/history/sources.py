@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from binlog.cluster.kv import Etcd
 from binlog.cluster.published_jobs import PublishedJobs
@@ -88,12 +87,6 @@ def _skip(text: str, at: int) -> int:
 # DDL jobs from etcd, where services that embed the SDK publish each job before they write rows of it.
 
 
-class JobStore(Protocol):
-    """Reads the DDL jobs that services of the SDK publish in etcd (binlog.cluster.published_jobs.PublishedJobs)."""
-
-    async def all(self) -> list[tuple[int, bytes]]: ...
-
-
 class PublishedSource:
     """Jobs published in etcd. Complete: a writer publishes a job before any row that needs it, so a read that begins
     after a row was seen returns it. Their tables are written as upserts (TableInfo.upserts, rule 21: one outcome
@@ -101,7 +94,7 @@ class PublishedSource:
 
     complete = True
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: PublishedJobs) -> None:
         self._store = store
         self._known: set[int] = set()
 

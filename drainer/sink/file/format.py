@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -16,7 +17,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.protocol.pb_file.records import OVERHEAD, file_name, parse_name, record
 from drainer.schema.steps import Ddl
-from drainer.sink.file.files import Current, FileNames, Notes
+from drainer.sink.file.files import Current, Notes
 
 # A slot, parts of bytes that follow one another in one file, and how many bytes they have.
 Put = Callable[[int, Iterable[bytes], int], None]
@@ -46,12 +47,11 @@ def table_of(step: Ddl) -> tuple[str, str]:
 
 
 class RecordWriter:
-    """Turns the changes of one step into bytes of files."""
+    """Turns the changes of one step into bytes of files. `add` writes the changes of a segment. Segments are passed in
+    upstream's order; a large transaction may be in several."""
 
-    def add(self, segment: ChangeSegment) -> None:
-        """Write the changes of a segment. Segments are passed in upstream's order; a large transaction may be in
-        several."""
-        raise NotImplementedError
+    def __init__(self, add: Callable[[ChangeSegment], None]) -> None:
+        self.add = add
 
     def finish(self) -> None:
         """Write the data that is held back. Called after the last segment."""
@@ -60,68 +60,53 @@ class RecordWriter:
         """Discard the data that is held back; what was written is discarded, too. May be called after `finish`."""
 
 
-class FileFormat(FileNames, Protocol):
-    """One kind of files."""
+class FileFormat(ABC):
+    """One kind of files. `kind`: the db-type; `mode`: the permissions of a file; `stored_generated`: see
+    base.ChangeSink."""
 
-    @property
-    def kind(self) -> str:
-        """Return the db-type."""
-        ...
-
-    @property
-    def slotting(self) -> ByTable: ...
-
-    @property
-    def stored_generated(self) -> bool:
-        """See base.ChangeSink."""
-        ...
-
-    @property
-    def is_tended(self) -> bool:
-        """Return whether `complete` and `kept` are to be called."""
-        ...
+    kind: str
+    slotting: ByTable
+    mode: int
+    stored_generated = False
 
     def files_directory(self, directory: Path) -> Path:
         """Return the directory of the files, under the destination's directory."""
-        ...
+        return directory
 
+    @abstractmethod
+    def name(self, slot: int, number: int, now: datetime) -> str:
+        """Return the name of a new file. `now`: local time."""
+
+    @abstractmethod
+    def parse(self, name: str) -> tuple[int, int] | None:
+        """Return (slot, number) of a file. Return None for a name that no file has."""
+
+    @abstractmethod
     def notes_of(self, value: Mapping[str, Any]) -> Notes:
         """Return what `notes_value` returned; of an empty mapping, Notes()."""
-        ...
 
+    @abstractmethod
     def notes_value(self, notes: Notes) -> dict[str, Any]:
         """Return what is stored with the position, as JSON."""
-        ...
 
+    @abstractmethod
     def writer(self, scratch: Path, put: Put) -> RecordWriter:
         """Return a writer that passes bytes to `put`. `scratch`: a directory for unnamed temporary files."""
-        ...
 
+    @abstractmethod
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
         """Pass the bytes of a DDL to `put`. `place`: the number of earlier DDLs with the same commit_ts."""
-        ...
-
-    def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
-        """Convert or compress a complete file. Called once for each file, and again if it was interrupted at any point.
-        `stopped`: returns True if the drainer is ending, and the work should be left for the next start. Raises
-        OSError."""
-        ...
-
-    def kept(self, directory: Path) -> Iterable[Path]:
-        """Return the files that are removed after the retention time."""
-        ...
 
 
 # Files of records (protocol/pb_file/records.py), all in one slot: what pb and Parquet have in common. Pure.
 
 
-class RecordFiles:
-    """See format.FileFormat."""
+class RecordFiles(FileFormat):
+    """Complete files are tended (files.Housekeeping)."""
 
-    kind: Final = "file"
-    slotting: Final = ByTable(1)
-    mode: Final = 0o600
-    is_tended: Final = True
+    kind = "file"
+    slotting = ByTable(1)
+    mode = 0o600
 
     def name(self, slot: int, number: int, now: datetime) -> str:
         return file_name(number, now)
@@ -136,6 +121,16 @@ class RecordFiles:
     def notes_value(self, notes: Notes) -> dict[str, Any]:
         one = notes.current.get(0, Current())
         return {"current": [one.number, one.name, one.length, one.begun_ms]}
+
+    @abstractmethod
+    def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
+        """Convert or compress a complete file. Called once for each file, and again if it was interrupted at any point.
+        `stopped`: returns True if the drainer is ending, and the work should be left for the next start. Raises
+        OSError."""
+
+    @abstractmethod
+    def kept(self, directory: Path) -> Iterable[Path]:
+        """Return the files that are removed after the retention time."""
 
 
 def put_record(put: Put, parts: Iterable[bytes], length: int) -> None:

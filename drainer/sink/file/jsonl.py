@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.sink.file.files import Current, Notes, Rotation
-from drainer.sink.file.format import ByTable, Put, RecordWriter, slot_of_table, table_of
+from drainer.sink.file.format import ByTable, FileFormat, Put, RecordWriter, slot_of_table, table_of
 from drainer.sink.file.lines import ddl_line, lines_by_slot
 from drainer.sink.file.section import JsonlSection
 from drainer.sink.file.sink import FileSink
@@ -22,28 +22,21 @@ _NAME: Final = re.compile(r"(\d{3})-(\d{9,})\.jsonl")
 
 def make(to: JsonlSection, syncer: SyncerSettings) -> FileSink:
     """Return the sink, not opened yet."""
-    return FileSink(
-        Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), distributed=syncer.distributed
-    )
+    return FileSink(Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), distributed=True)
 
 
 def _name(slot: int, number: int) -> str:
     return f"{slot:03d}-{number:09d}.jsonl"
 
 
-class JsonlFormat:
+class JsonlFormat(FileFormat):
     """See format.FileFormat. `files`: how many are written at the same time."""
 
-    kind: Final = "jsonl"
-    mode: Final = 0o644
-    stored_generated: Final = False
-    is_tended: Final = False
+    kind = "jsonl"
+    mode = 0o644
 
     def __init__(self, files: int) -> None:
         self.slotting = ByTable(files)
-
-    def files_directory(self, directory: Path) -> Path:
-        return directory
 
     def name(self, slot: int, number: int, now: datetime) -> str:
         return _name(slot, number)
@@ -64,29 +57,14 @@ class JsonlFormat:
         current = {str(slot): [found.number, found.length] for slot, found in sorted(notes.current.items())}
         return {"current": current, "renames": [list(pair) for pair in notes.renames], "ddls": list(notes.ddls)}
 
-    def writer(self, scratch: Path, put: Put) -> LineWriter:
-        return LineWriter(put, self.slotting)
+    def writer(self, scratch: Path, put: Put) -> RecordWriter:
+        def add(segment: ChangeSegment) -> None:
+            for slot, lines in lines_by_slot(segment, self.slotting).items():
+                data = b"".join(lines)
+                put(slot, (data,), len(data))
+
+        return RecordWriter(add)
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
         line = ddl_line(step, place)
         put(slot_of_table(*table_of(step), self.slotting.count), (line,), len(line))
-
-    def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
-        """Leave the file as it is."""
-
-    def kept(self, directory: Path) -> Iterable[Path]:
-        """Return nothing: files are never removed."""
-        return ()
-
-
-class LineWriter(RecordWriter):
-    """Holds nothing back."""
-
-    def __init__(self, put: Put, slotting: ByTable) -> None:
-        self._put = put
-        self._slotting = slotting
-
-    def add(self, segment: ChangeSegment) -> None:
-        for slot, lines in lines_by_slot(segment, self._slotting).items():
-            data = b"".join(lines)
-            self._put(slot, (data,), len(data))

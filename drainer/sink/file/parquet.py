@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,12 +28,12 @@ from binlog.tidb.types import Tp
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
+from drainer.changes.texts import numbers_of
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.errors import refused
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import bit_number
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record, table_of
 
@@ -81,14 +82,10 @@ def arrow_column(column_type: ColumnType, array: Any) -> Any:
     """Raises DecodeError for what no column of that type holds, and for text that is not UTF-8."""
     type_class, wanted = column_type.type_class, arrow_type(column_type)
     try:
-        if type_class in (TypeClass.INT, TypeClass.FLOAT, TypeClass.BYTES, TypeClass.DECIMAL):
-            return array.cast(wanted)
+        if type_class in (TypeClass.INT, TypeClass.FLOAT, TypeClass.BYTES, TypeClass.DECIMAL, TypeClass.BIT):
+            return numbers_of(column_type, array).cast(wanted)
         if type_class is TypeClass.TEXT:
             return array.cast(pa.string())
-        if type_class is TypeClass.BIT:
-            for value in set(array.to_pylist()) - {None}:
-                bit_number(value, max(column_type.kind.flen, 1))
-            return array.cast(wanted)
         return texts_of(column_type, array, UTC).cast(pa.string())
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=str(error)) from error
@@ -146,18 +143,7 @@ def _column(changes: Changes, name: str, column_type: ColumnType, array: Any) ->
         return arrow_column(column_type, array)
     except DecodeError as error:
         column = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
-        raise EncodeError(_first_refused(column, column_type, array, changes.commit_ts.tolist(), error)) from error
-
-
-def _first_refused(
-    column: str, column_type: ColumnType, array: Any, commit_ts: Sequence[int], error: DecodeError
-) -> str:
-    for at, ts in enumerate(commit_ts):
-        try:
-            arrow_column(column_type, array[at : at + 1])
-        except DecodeError as first:
-            return f"{column} at commit_ts {ts}: {first}"
-    return f"{column}: {error}"
+        raise refused(column, changes.commit_ts, [array], partial(arrow_column, column_type), error) from error
 
 
 HELD_ROWS_MAX: Final = 1 << 16
@@ -169,15 +155,17 @@ _KEPT = re.compile(r"[^0-9A-Za-z_\-\u0080-\U0010ffff]")
 class ParquetFormat(RecordFiles):
     """See format.FileFormat."""
 
-    @property
-    def stored_generated(self) -> bool:
-        return True
+    stored_generated = True
 
     def files_directory(self, directory: Path) -> Path:
         return directory / "stage"
 
-    def writer(self, scratch: Path, put: Put) -> TableWriter:
-        return TableWriter(put)
+    def writer(self, scratch: Path, put: Put) -> RecordWriter:
+        def add(segment: ChangeSegment) -> None:
+            for table in tables_of(segment):
+                _put_table(put, table)
+
+        return RecordWriter(add)
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
         schema, table = table_of(step)
@@ -212,17 +200,6 @@ class ParquetFormat(RecordFiles):
 
     def kept(self, directory: Path) -> Iterable[Path]:
         return sorted(directory.rglob("*.parquet"))
-
-
-class TableWriter(RecordWriter):
-    """Writes the changes of each segment at once: those of a table are one record."""
-
-    def __init__(self, put: Put) -> None:
-        self._put = put
-
-    def add(self, segment: ChangeSegment) -> None:
-        for table in tables_of(segment):
-            _put_table(self._put, table)
 
 
 def _put_table(put: Put, table: pa.Table) -> None:

@@ -35,21 +35,13 @@ _TEMPORARY: Final = ".tmp"
 
 
 class PbFormat(RecordFiles):
-    """See format.FileFormat. `zone`: in which TIMESTAMPs are shown."""
+    """See format.FileFormat. `zone`: in which TIMESTAMPs are shown. Stored generated columns are left out: upstream's
+    inserts and deletes have them, its updates do not (`D-TR-02`), and its reparo ignores them."""
 
     def __init__(self, zone: tzinfo, *, compresses: bool = False, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._zone = zone
         self._compresses = compresses
         self._held_bytes_max = held_bytes_max
-
-    @property
-    def stored_generated(self) -> bool:
-        """Return False: upstream's inserts and deletes have stored generated columns, its updates do not (`D-TR-02`),
-        and its reparo ignores them."""
-        return False
-
-    def files_directory(self, directory: Path) -> Path:
-        return directory
 
     def writer(self, scratch: Path, put: Put) -> TransactionWriter:
         return TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
@@ -115,6 +107,7 @@ class TransactionWriter(RecordWriter):
     segments becomes one record."""
 
     def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:
+        super().__init__(self._take)
         self._scratch = scratch
         self._put = put
         self._zone = zone
@@ -125,7 +118,7 @@ class TransactionWriter(RecordWriter):
         self._spilled: IO[bytes] | None = None
         self._spilled_bytes = 0
 
-    def add(self, segment: ChangeSegment) -> None:
+    def _take(self, segment: ChangeSegment) -> None:
         for which, events in transactions(segment, self._zone):
             if which != self._which:
                 self._give()

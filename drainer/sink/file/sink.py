@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from binlog.runtime.crashpoint import crash_point
@@ -27,7 +26,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     ADVANCE_EVERY_S,
     NO_QUESTION,
-    Applied,
     FirstStart,
     Identity,
     Intent,
@@ -36,11 +34,10 @@ from drainer.sink.base import (
     TableName,
     Wants,
 )
-from drainer.sink.document_position import POSITION, DocumentPositionStore, PositionFile
+from drainer.sink.document_position import POSITION, PositionFile
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.file.files import Appender, Current, Files, Notes, Rotation
-from drainer.sink.file.format import ByTable, FileFormat
-from drainer.sink.file.housekeeping import Housekeeping
+from drainer.sink.file.files import Appender, Current, Files, Housekeeping, Notes, Rotation
+from drainer.sink.file.format import FileFormat, RecordFiles
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.file.pb import PbFormat
@@ -48,124 +45,12 @@ from drainer.sink.file.section import FileSection
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
 from drainer.sink.settings import SyncerSettings
 
-# The position of a destination that is a directory: one document, whose epoch is taken at `open` and compared before
-# every write.
 _STAGE: Final = "write"
-
-Also = Callable[[DocumentPositionStore], None]
-
-
-def nothing(store: DocumentPositionStore) -> None:
-    """Record nothing else."""
-
-
-class FencedDirectory:
-    """Holds the directory's lock from the constructor until `close`. `notes`: data that the sink keeps with its
-    position.
-
-    The constructor takes the directory over as base.Sink.open does. `occupied`: returns a file that must not exist if
-    there is no position, or None."""
-
-    def __init__(
-        self,
-        directory: Path,
-        identity: Identity,
-        initial_ts: int,
-        first: FirstStart,
-        occupied: Callable[[], Path | None],
-    ) -> None:
-        self._file = PositionFile(directory / POSITION, identity)
-        try:
-            missing: tuple[TableName, ...] = ()
-            with self._file.transaction() as store:
-                stored = store.read()
-                fresh = stored is None
-                if stored is None:
-                    _check_empty(occupied())
-                    missing = first.missing(())
-                    stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-                    store.create(stored.commit_ts)
-                self.epoch = store.take_epoch(stored.epoch, identity.node_id)
-                self.notes: dict[str, Any] = store.document.notes
-        except BaseException:
-            self.close()
-            raise
-        self.position = Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
-        self.commit_ts = stored.commit_ts
-
-    def transaction(self) -> AbstractContextManager[DocumentPositionStore]:
-        return self._file.transaction()
-
-    def check(self, after_ts: int, until_ts: int) -> None:
-        """Check epoch and position before anything is written, so that another drainer's files are not changed. Raises
-        Fenced and PositionMoved."""
-        with self.transaction() as store:
-            stored = store.read()
-            wanted = (self.epoch, after_ts, None)
-            if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
-                raise refusal(store, epoch=self.epoch, after_ts=after_ts, until_ts=until_ts)
-
-    def record(
-        self,
-        notes: dict[str, Any],
-        after_ts: int,
-        until_ts: int,
-        schema_version: int,
-        also: Also = nothing,
-    ) -> None:
-        """Record position and notes together."""
-        with self.transaction() as store:
-            store.move(epoch=self.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
-            also(store)
-            store.document.notes = notes
-        self.notes, self.commit_ts = notes, until_ts
-
-    def note(self, notes: dict[str, Any], work: Callable[[], None]) -> None:
-        """Record the notes after `work`, which runs only if nobody has taken over. Raises Fenced, and what `work`
-        raises."""
-        with self.transaction() as store:
-            store.hold(self.epoch)
-            work()
-            store.document.notes = notes
-        self.notes = notes
-
-    def begin(self, intent: Intent) -> None:
-        """Record the intent, or continue with the open one. See base.ParallelSink."""
-        with self.transaction() as store:
-            stored = store.read()
-            if stored is not None and stored.intent not in (None, intent):
-                raise PositionMoved(
-                    f"{store.label}: range {stored.intent} is open and must be finished as it was cut, not {intent}"
-                )
-            store.write_intent(epoch=self.epoch, intent=intent, stage=_STAGE)
-
-    def commit(self, notes: dict[str, Any], intent: Intent, schema_version: int, work: Callable[[], None]) -> None:
-        """Close the intent, and record position and notes together, after `work`, which runs only if this drainer's
-        intent is open. Raises Fenced, PositionMoved, and what `work` raises."""
-        with self.transaction() as store:
-            store.clear_intent(epoch=self.epoch, intent=intent, schema_version=schema_version)
-            work()
-            store.document.notes = notes
-        self.notes, self.commit_ts = notes, intent.until_ts
-
-    def job_done(self, job_id: int) -> bool:
-        with self.transaction() as store:
-            return store.job(job_id) is not None
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _check_empty(found: Path | None) -> None:
-    """Raise DestinationRefused if there are files without a position: they must be neither truncated nor continued."""
-    if found is not None:
-        raise DestinationRefused(
-            f"{found} exists, and {POSITION} does not: restore {POSITION}, or empty the directory and start anew"
-        )
 
 
 class FileSink:
-    """See base.ChangeSink and base.ParallelSink. Closed until `open`. `distributed`: executors write lines, too."""
+    """See base.ChangeSink and base.ParallelSink. Closed until `open`, which takes the directory's lock and the
+    position's epoch; this epoch is compared before every write. `distributed`: executors write lines, too."""
 
     wants: Final = Wants.CHANGES
     advance_s: Final = ADVANCE_EVERY_S
@@ -182,41 +67,30 @@ class FileSink:
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory.absolute()
+        self.name = f"{format_.kind}:{self._directory}"
         self._format = format_
+        self.slotting = format_.slotting
+        self.stored_generated = format_.stored_generated
         self._files = Files(format_.files_directory(self._directory), format_)
         self._rotation = rotation
         self._retention = retention
         self._is_distributed = distributed
         self._clock_s = clock_s
-        self._fence: FencedDirectory | None = None
+        self._position: PositionFile | None = None
         self._housekeeping: Housekeeping | None = None
         self._notes = Notes()
-        self._commit_ts = 0
-
-    @property
-    def name(self) -> str:
-        return f"{self._format.kind}:{self._directory}"
-
-    @property
-    def slotting(self) -> ByTable:
-        return self._format.slotting
-
-    @property
-    def stored_generated(self) -> bool:
-        return self._format.stored_generated
+        self._epoch = 0
+        self.commit_ts = 0
+        self._schema_version = 0
 
     @property
     def parallel(self) -> FileSink | None:
         return self if self._is_distributed else None
 
-    @property
-    def commit_ts(self) -> int:
-        return self._fence.commit_ts if self._fence is not None else self._commit_ts
-
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         try:
-            fence = self._fence = FencedDirectory(self._directory, identity, initial_ts, first, self._occupied)
-            self._notes = self._format.notes_of(fence.notes)
+            self._position = PositionFile(self._directory / POSITION, identity)
+            position = self._take(identity, initial_ts, first)
             make_directory(self._files.directory)
             rename_parts(self._directory, self._notes.renames)
             self._files.repair(self._notes.current)
@@ -228,28 +102,47 @@ class FileSink:
             self.close(clean=False)
             raise
         remove_parts(self._directory)
-        if self._format.is_tended:
+        if isinstance(self._format, RecordFiles):
             self._housekeeping = Housekeeping(self._directory, self._format, self._retention, self._clock_s)
         self._tidy()
-        return fence.position
+        return position
 
-    def _occupied(self) -> Path | None:
-        if not self._files.directory.is_dir():
-            return None
-        return next((path for path, _, _ in self._files.found()), None)
+    def _take(self, identity: Identity, initial_ts: int, first: FirstStart) -> Position:
+        """Take the directory over, as base.Sink.open does."""
+        missing: tuple[TableName, ...] = ()
+        with self._opened().transaction() as store:
+            stored = store.read()
+            fresh = stored is None
+            if stored is None:
+                self._check_empty()
+                missing = first.missing(())
+                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+                store.create(stored.commit_ts)
+            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
+            self._notes = self._format.notes_of(store.document.notes)
+        self.commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
-    def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
-        return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+    def _check_empty(self) -> None:
+        """Raise DestinationRefused if there are files without a position: they must be neither truncated nor
+        continued."""
+        there = self._files.found() if self._files.directory.is_dir() else iter(())
+        found = next((path for path, _, _ in there), None)
+        if found is not None:
+            raise DestinationRefused(
+                f"{found} exists, and {POSITION} does not: restore {POSITION}, or empty the directory and start anew"
+            )
 
-    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
+    def apply(self, segment: ChangeSegment, schema_version: int) -> None:
+        self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
         self._check(pieces.after_ts, pieces.until_ts)
-        rows = 0
         with self._appender() as appender:
             writer = self._format.writer(self._files.directory, appender.put)
             try:
                 for segment in pieces.works():
                     writer.add(segment)
-                    rows += segment.change_count
                 writer.finish()
             except OSError as error:
                 raise self._down(error) from error
@@ -257,21 +150,16 @@ class FileSink:
                 writer.abandon()
             notes = replace(self._notes, current=appender.finish())
         self._record(notes, pieces.after_ts, pieces.until_ts, schema_version)
-        return Applied(rows, rows)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._check(self.commit_ts, step.commit_ts)
         commit_ts, count = self._notes.ddls
         place = count if commit_ts == step.commit_ts else 0
 
-        def mark(store: DocumentPositionStore) -> None:
-            store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
-            purge_old_jobs(store, step.job.id, step.commit_ts)
-
         with self._appender() as appender:
             self._format.ddl(step, place, appender.put)
             notes = replace(self._notes, current=appender.finish(), ddls=(step.commit_ts, place + 1))
-        self._record(notes, self.commit_ts, step.commit_ts, step.job.schema_version, mark)
+        self._record(notes, self.commit_ts, step.commit_ts, step.job.schema_version, done=step.job.id)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         if commit_ts != self.commit_ts:
@@ -280,18 +168,25 @@ class FileSink:
             self._tidy()
 
     def job_done(self, job_id: int) -> bool:
-        return self._opened().job_done(job_id)
+        with self._opened().transaction() as store:
+            return store.job(job_id) is not None
 
     def prepare(self, view: SchemaView) -> None:
         """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> LineSlotWriter:
         self._rename()
-        self._opened().begin(intent)
+        with self._opened().transaction() as store:
+            stored = store.read()
+            if stored is not None and stored.intent not in (None, intent):
+                raise PositionMoved(
+                    f"{store.label}: range {stored.intent} is open and must be finished as it was cut, not {intent}"
+                )
+            store.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
         return self._slot_writer(intent)
 
     def _slot_writer(self, intent: Intent) -> LineSlotWriter:
-        return LineSlotWriter(self._directory, self._opened().epoch, intent, self._rotation.file_bytes)
+        return LineSlotWriter(self._directory, self._epoch, intent, self._rotation.file_bytes)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         """Commit the parts that the receipts name, after the current files."""
@@ -306,18 +201,17 @@ class FileSink:
                 renames.append((part, name))
                 current[receipt.slot] = Current(number, name, length)
         notes = replace(self._notes, current=current, renames=tuple(renames))
-
-        def cut_back() -> None:
-            """Files that are complete now may have bytes of an earlier attempt."""
-            for slot, before in self._notes.current.items():
-                if current[slot].number > before.number:
-                    self._files.cut_back(before)
-
         try:
-            self._opened().commit(self._format.notes_value(notes), intent, schema_version, cut_back)
+            with self._opened().transaction() as store:
+                store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+                # Files that are complete now may have bytes of an earlier attempt.
+                for slot, before in self._notes.current.items():
+                    if current[slot].number > before.number:
+                        self._files.cut_back(before)
+                store.document.notes = self._format.notes_value(notes)
         except OSError as error:
             raise self._down(error) from error
-        self._notes = notes
+        self._notes, self.commit_ts = notes, intent.until_ts
         crash_point("file.committed")
         self._rename()
         remove_parts(self._directory, self._slot_writer(intent).stem)
@@ -329,19 +223,18 @@ class FileSink:
         if self._housekeeping is not None:
             self._housekeeping.close()
             self._housekeeping = None
-        if self._fence is not None:
-            self._commit_ts = self._fence.commit_ts
-            self._fence.close()
-            self._fence = None
-
-    def settle(self) -> None:
-        """Wait until files that are complete now are compressed or converted."""
-        if self._housekeeping is not None:
-            self._housekeeping.settle()
+        if self._position is not None:
+            self._position.close()
+            self._position = None
 
     def _check(self, after_ts: int, until_ts: int) -> None:
-        """Check that nobody has taken over, before anything is appended."""
-        self._opened().check(after_ts, until_ts)
+        """Check epoch and position before anything is appended, so that another drainer's files are not changed. Raises
+        Fenced and PositionMoved."""
+        with self._opened().transaction() as store:
+            stored = store.read()
+            wanted = (self._epoch, after_ts, None)
+            if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
+                raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
         self._rename()
 
     def _rename(self) -> None:
@@ -349,41 +242,48 @@ class FileSink:
         and a start must not look for them. Raises Fenced."""
         if self._notes.renames:
             renamed = replace(self._notes, renames=())
-            self._opened().note(
-                self._format.notes_value(renamed), lambda: rename_parts(self._directory, self._notes.renames)
-            )
+            with self._opened().transaction() as store:
+                store.hold(self._epoch)
+                rename_parts(self._directory, self._notes.renames)
+                store.document.notes = self._format.notes_value(renamed)
             self._notes = renamed
 
     def _appender(self) -> Appender:
         return Appender(self._files, self._notes.current, self._rotation, self._clock_s)
 
-    def _record(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, also: Also = nothing) -> None:
-        """Write the position and the committed lengths of the files to position.json at once."""
-        self._opened().record(self._format.notes_value(notes), after_ts, until_ts, schema_version, also)
-        self._notes = notes
+    def _record(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, done: int = 0) -> None:
+        """Write the position and the committed lengths of the files to position.json at once. `done`: a job's id."""
+        self._put(notes, after_ts, until_ts, schema_version, done)
         self._tidy()
+
+    def _put(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, done: int = 0) -> None:
+        with self._opened().transaction() as store:
+            store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+            if done:
+                store.mark_job(JobMark(done, DONE, until_ts))
+                purge_old_jobs(store, done, until_ts)
+            store.document.notes = self._format.notes_value(notes)
+        self._notes, self.commit_ts = notes, until_ts
 
     def _tidy(self) -> None:
         """Complete the current file if the next one is due, although nothing has arrived for the next one yet."""
         if self._housekeeping is None:
             return
-        fence = self._opened()
         current = self._notes.current.get(0, Current())
         if self._rotation.is_due(current, int(self._clock_s() * 1000)):
             self._files.repair({0: current})
             current = Current(current.number + 1)
             notes = replace(self._notes, current={0: current})
-            version = fence.position.schema_version  # not above the recorded one, which never goes back
-            fence.record(self._format.notes_value(notes), fence.commit_ts, fence.commit_ts, version)
-            self._notes = notes
+            # The schema version of the start is not above the recorded one, which never goes back.
+            self._put(notes, self.commit_ts, self.commit_ts, self._schema_version)
         self._housekeeping.wake(current.number)
 
     def _down(self, error: OSError) -> DestinationDown:
         return DestinationDown(f"{self._directory}: {error}")
 
-    def _opened(self) -> FencedDirectory:
-        assert self._fence is not None, "open() comes first"
-        return self._fence
+    def _opened(self) -> PositionFile:
+        assert self._position is not None, "open() comes first"
+        return self._position
 
 
 def make(to: FileSection, syncer: SyncerSettings) -> FileSink:

@@ -39,7 +39,6 @@ class KafkaConfig:
     replication_check: ReplicationCheck = "warn"
     partition_change: PartitionChange = "stop"
     poll_s: float = 10.0
-    distributed: bool = True
     registry: RegistryAccess | None = None
     grace_s: float = GRACE_S
     behind_s: float = BEHIND_S

@@ -175,10 +175,9 @@ class Producer:
         transactional_id: str = "",
         transaction_timeout_s: float = 60.0,
         batch_bytes: int = 0,
-        tells_offsets: bool = False,
     ) -> None:
         """`settings`: those of every client, and those for producers alone. `batch_bytes`: the largest batch that the
-        topics accept, 0: not known; `tells_offsets`: report the offsets of sent messages, as `send_plainly` needs."""
+        topics accept, 0: not known."""
         self.name = transactional_id or "producer"
         self._last_error = ""
         self._failed: KafkaError | None = None
@@ -198,7 +197,7 @@ class Producer:
             # `send` limits the bytes itself: the library's queue must not be full in the middle of a chunk.
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": (1 << 31) - 1,
-            "delivery.report.only.error": not tells_offsets,
+            "delivery.report.only.error": True,
             **settings,
             "error_cb": self._note_error,
             "on_delivery": self._note_failure,
@@ -223,10 +222,11 @@ class Producer:
             self._failed = error
 
     def init(self, topic: str, deadline: RetryDeadline) -> None:
-        """Fence off the former producer of this transactional id, and have its transaction aborted or finished.
-        `topic`: a topic that exists."""
+        """Connect. With a transactional id: fence off its former producer, and have that one's transaction aborted or
+        finished. `topic`: a topic that exists."""
         self._connect(topic)
-        self._until_done("init_transactions", self._client.init_transactions, deadline)
+        if self._transactional:
+            self._until_done("init_transactions", self._client.init_transactions, deadline)
 
     def _connect(self, topic: str) -> None:
         """Wait until the client is connected, if brokers can be reached."""
@@ -308,27 +308,6 @@ class Producer:
         if self._transactional:
             self.flush(deadline)  # before that, the broker often does not know the transaction and cannot abort it
             self._until_done("abort_transaction", self._client.abort_transaction, deadline)
-
-    def send_plainly(self, topic: str, partition: int, message: Message, deadline: RetryDeadline) -> int:
-        """Send one message outside of transactions; return its offset."""
-        found: list[tuple[KafkaError | None, int]] = []
-        self._connect(topic)
-        self._sent.add((topic, partition))
-        self._client.produce(
-            topic,
-            key=message.key,
-            value=message.value,
-            partition=partition,
-            on_delivery=lambda error, sent: found.append((error, sent.offset())),
-        )
-        while not found:
-            self._poll(_STEP_S)
-            if not found:
-                self._waited(_UNACKNOWLEDGED, deadline)
-        error, offset = found[0]
-        if error is not None:
-            raise meaning(error, f"{self.name}: topic {topic}")
-        return offset
 
     def drop(self) -> None:
         """Abandon the messages that are not acknowledged, and end the client."""

@@ -20,7 +20,7 @@ from drainer.dispatch.rules import Router
 from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
-from drainer.protocol.large import LargeMessages, limits_of
+from drainer.protocol.large import LargeMessages, message_bytes_max
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
@@ -64,7 +64,7 @@ class Publication:
         self.counts = counts
         self.topic_bytes = topic_bytes
         self.ids: SchemaIds = ids if ids is not None else {}
-        self.batch_bytes = min((limits_of(options, size).message for size in topic_bytes.values()), default=0)
+        self.batch_bytes = min(map(message_bytes_max, topic_bytes.values()), default=0)
         target = min(self.batch_bytes or options.max_message_bytes, options.max_message_bytes)
         encoder: Encoder = make_encoder(replace(options, max_message_bytes=target))
         self.encoder = encoder.with_ids(self.ids) if isinstance(encoder, RegisteringEncoder) else encoder
@@ -123,13 +123,9 @@ class Publication:
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
-    def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
-        """Yield the messages of a segment by partition. `is_piece`: the segment is a part of a transaction. Raises
-        EncodeError, MessageTooLarge, DispatchError, DecodeError."""
-        return self.part_rows(OrderedPart(segment, is_piece=is_piece))
-
     def part_rows(self, part: OrderedPart) -> Iterator[Outgoing]:
-        """Yield the messages of a part by partition. Raises the same errors as `rows`."""
+        """Yield the messages of a part by partition. Raises EncodeError, MessageTooLarge, DispatchError,
+        DecodeError."""
         routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
         return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 
@@ -139,8 +135,7 @@ class Publication:
         return in_order(works, self._events)
 
     def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:
-        """Yield the messages that slot `slot` out of `slots` writes for these changes. Raises the same errors as
-        `rows`."""
+        """Yield the messages that slot `slot` out of `slots` writes for these changes. Raises as `part_rows`."""
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
@@ -208,7 +203,7 @@ class Publication:
         found = self._large.get(topic)
         if found is None:
             options, store = self.options, self._claims()
-            limit = limits_of(options, self.topic_bytes[topic]).message
+            limit = message_bytes_max(self.topic_bytes[topic])
             found = self._large[topic] = LargeMessages(self.encoder, options, limit, options.namespace, store)
         return found
 

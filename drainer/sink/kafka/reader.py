@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -141,7 +141,7 @@ class Reader:
         """Return the records at offsets from `begin` to below `end`. There need not be a record at either offset."""
         if begin >= end:
             return []
-        with self._consumer(committed=committed) as consumer:
+        with contextlib.closing(self._made(committed=committed)) as consumer:
             if not begin:
                 # The leader is asked where a partition begins. A library that does not know the leader yet asks again
                 # only half a second later.
@@ -167,14 +167,6 @@ class Reader:
 
     def close(self) -> None:
         for consumer in self._of_ends.values():
-            consumer.close()
-
-    @contextlib.contextmanager
-    def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
-        consumer = self._made(committed=committed)
-        try:
-            yield consumer
-        finally:
             consumer.close()
 
 

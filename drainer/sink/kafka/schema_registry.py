@@ -21,22 +21,8 @@ _SCHEMA_SHOWN: Final = 4_000  # characters of a schema in an error
 
 
 class SchemaRefused(DestinationRefused):
-    """The registry does not take a schema. `words` are its own: which rule of compatibility it breaks, as a rule."""
-
-    def __init__(self, subject: str, schema: str, status: int, words: str) -> None:
-        super().__init__(subject, schema, status, words)
-        self.subject = subject
-        self.schema = schema
-        self.status = status
-        self.words = words
-
-    def __str__(self) -> str:
-        shown = self.schema[:_SCHEMA_SHOWN] + ("…" if len(self.schema) > _SCHEMA_SHOWN else "")
-        return (
-            f"the schema registry refuses a schema of the subject {self.subject} (HTTP {self.status}): {self.words}; "
-            "change the subject's compatibility or the table's column; or, where several tables share this topic, give "
-            f'each its own by topic = "{{schema}}_{{table}}" in [[syncer.to.dispatchers]]; the schema is {shown}'
-        )
+    """The registry does not take a schema. Its own words say, as a rule, which rule of compatibility the schema
+    breaks."""
 
 
 class SchemaRegistry:
@@ -86,9 +72,15 @@ class SchemaRegistry:
         try:
             answer = self._http.post(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
         except RegistryAnswer as error:
-            if error.status in _REFUSALS:
-                raise SchemaRefused(subject, schema, error.status, error.words) from error
-            raise
+            if error.status not in _REFUSALS:
+                raise
+            shown = schema[:_SCHEMA_SHOWN] + ("…" if len(schema) > _SCHEMA_SHOWN else "")
+            raise SchemaRefused(
+                f"the schema registry refuses a schema of the subject {subject} (HTTP {error.status}): {error.words}; "
+                "change the subject's compatibility or the table's column; or, where several tables share this topic, "
+                f'give each its own by topic = "{{schema}}_{{table}}" in [[syncer.to.dispatchers]]; the schema is '
+                f"{shown}"
+            ) from error
         found = _member(answer, "id")
         if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
             raise DestinationRefused(f"schema registry {self._http.url}: {found!r} as the id of a schema of {subject}")

@@ -22,16 +22,16 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch import DispatchError
+from drainer.dispatch.ddl_messages import check_ddl, check_view, unfit_table, unpublished
 from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.dispatch.piece_order import OrderedPart, PartsOf
-from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
+from drainer.dispatch.rules import TOPIC_LENGTH_MAX
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
-    Applied,
     FirstStart,
     Identity,
     Intent,
@@ -46,7 +46,6 @@ from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import KeylessTables, Publication, TopicTable
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topics.counts import TopicCounts, announce, take_up, take_up_after_range
 from drainer.sink.kafka.transactions.driver import Body, Driver, Transaction
@@ -85,7 +84,7 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Return the sink, not opened yet. Raises ConfigError."""
-    return KafkaSink(to.kafka(distributed=syncer.distributed), Publication(to.options(), to.router(), {}, {}))
+    return KafkaSink(to.kafka(), Publication(to.options(), to.router(), {}, {}))
 
 
 class KafkaSink:
@@ -126,8 +125,8 @@ class KafkaSink:
         return topics.slotting(driver.slots)
 
     @property
-    def parallel(self) -> KafkaSink | None:
-        return self if self._config.distributed else None
+    def parallel(self) -> KafkaSink:
+        return self
 
     @property
     def retry_for_s(self) -> float:
@@ -173,30 +172,23 @@ class KafkaSink:
             raise
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
-    def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
+    def apply(self, segment: ChangeSegment, schema_version: int) -> None:
         pieces = Pieces(segment.after_ts, segment.until_ts, lambda: (segment,))
-        return self._write(pieces, lambda works: map(OrderedPart, works()), schema_version)
+        self._write(pieces, lambda works: map(OrderedPart, works()), schema_version)
 
-    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
-        return self._write(pieces, self._publication.parts, schema_version)
+    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
+        self._write(pieces, self._publication.parts, schema_version)
 
-    def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> Applied:
-        rows, schedule = 0, self._schedule
+    def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> None:
+        schedule = self._schedule
         self._take_up_partitions()
         announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
-
-        def counted() -> Iterator[ChangeSegment]:
-            nonlocal rows
-            rows = 0
-            for segment in pieces.works():
-                rows += segment.change_count
-                yield segment
 
         def body(transaction: Transaction) -> None:
             nonlocal schedule
             schedule = deepcopy(self._schedule)
             self._check(pieces.after_ts, pieces.until_ts)
-            for part in parts(counted):
+            for part in parts(pieces.works):
                 segment = part.segment
                 tables = self._publication.tables_in(segment)
                 publication = self._known((topic for topic, _ in tables), tables)
@@ -205,9 +197,8 @@ class KafkaSink:
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
             crash_point("kafka.rows_sent")
 
-        repeated = self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)
+        self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)
         self._schedule = schedule
-        return Applied(rows, rows, repeated)
 
     def check_tables(self, view: SchemaView) -> None:
         """See base.ChecksTables."""
@@ -316,7 +307,7 @@ class KafkaSink:
 
     def _move(
         self, what: str, until_ts: int, schema_version: int, body: Body, done: Callable[[], bool] | None = None
-    ) -> bool:
+    ) -> None:
         """Run `body` in a transaction that also moves the position and sends resolved events. `done`: whether a
         transaction whose answer was lost was committed, if the position alone does not show it."""
         driver, topics = self._opened()
@@ -334,9 +325,8 @@ class KafkaSink:
         def is_done(stored: Stored) -> bool:
             return done() if done is not None else stored.commit_ts == until_ts
 
-        repeated = driver.transact(what, whole, is_done)
+        driver.transact(what, whole, is_done)
         self._moved(until_ts, schema_version)
-        return repeated
 
     def _catch_up(self, transaction: Transaction) -> None:
         """Move the written position to the one that `advance` has kept in memory."""

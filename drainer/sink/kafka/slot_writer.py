@@ -146,8 +146,7 @@ class KafkaSlotWriter:
     def _opened(self, slot: int, deadline: RetryDeadline) -> _Kept:
         producer = new_producer(self.config, self.config.slot_id(slot), self.publication.batch_bytes)
         try:
-            if self.config.exactly_once:
-                producer.init(self.config.control_topic, deadline)
+            producer.init(self.config.control_topic, deadline)
             crash_point("kafka.slot_initialised")
             reader = self._reader()
             if self._unchanged(reader, slot, deadline):

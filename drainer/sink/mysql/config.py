@@ -32,13 +32,13 @@ class ServerConfig:
     `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`: how long
     to wait for an unreachable server. `lock_wait_s`: how long to wait for another holder of the changefeed's lock; then
     `takeover` decides: `same-node` ends the holder's connection if it belongs to an earlier process with this node id,
-    `never` fails, `force` always ends it. `distributed`: whether executors may write. `allow_triggers`: write into
-    tables that have triggers of the destination's own, although these see deletes and inserts instead of updates.
+    `never` fails, `force` always ends it. `allow_triggers`: write into tables that have
+    triggers of the destination's own, although these see deletes and inserts instead of updates.
     `index_wait_s`: how long the stream waits for an index that is built beside it; most take less. `skip_verify`: TLS
     without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the server accepts it,
     `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped tables are kept for a
     FLASHBACK, and for how many ms; 0: they are not kept. `channel_id`: the channel with which
-    transactions that write rows are marked; None: they are not.
+    transactions that write rows are marked; None: they are not. `section`: where these settings are, for errors.
     """
 
     host: str = "127.0.0.1"
@@ -60,12 +60,12 @@ class ServerConfig:
     checkpoint_table: str = "checkpoint"
     checkpoint_every_s: float = 3.0
     limits: StatementLimits = StatementLimits()
-    distributed: bool = True
     allow_triggers: bool = False
     load_data: LoadData = "auto"
     recycle_schema: str = recycle_names.SCHEMA
     recycle_keep_ms: int = recycle_names.KEEP_MS_DEFAULT
     channel_id: int | None = None
+    section: str = "syncer.to"
 
     @property
     def address(self) -> str:

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import pymysql
 from binlog.runtime.log import get_logger
-from pymysql.connections import MySQLResult
-from pymysql.constants import CLIENT, CR
+from pymysql.connections import MAX_PACKET_LEN, MySQLResult
+from pymysql.constants import CLIENT, COMMAND, CR
 from pymysql.err import OperationalError
 
-from drainer.sink.errors import DestinationError, DestinationRefused
+from drainer.sink.errors import DestinationError, DestinationRefused, Transient
 from drainer.sink.mysql import session_settings, tls
 from drainer.sink.mysql.config import ServerConfig
 
@@ -32,6 +32,8 @@ from drainer.sink.mysql.config import ServerConfig
 # file is ever opened: what is sent are the bytes that were offered for this one statement, once.
 _PACKET_BYTES: Final = 1 << 16
 _COUNTS: Final = re.compile(rb"(\d+)\D+(\d+)\D+(\d+)\D+(\d+)\D*\Z")
+# The first byte of the packet that ends rows, which is shorter than one that begins with a length of eight bytes.
+_ERROR, _END, _END_BYTES_MAX = 0xFF, 0xFE, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,44 @@ class InfileConnection(pymysql.connections.Connection):
             self.server_status = result.server_status
         return int(result.affected_rows or 0)
 
+    def packets(self, sql: bytes, block_bytes: int) -> tuple[int, Iterator[list[bytes]]]:
+        """Run a query. Return the number of its columns, and its rows as they arrive, in blocks of packets."""
+        connection: Any = self
+        connection._execute_command(COMMAND.COM_QUERY, sql)
+        count = int(connection._read_packet().read_length_encoded_integer())
+        for _ in range(count + 1):  # descriptions of the columns, and their end
+            connection._read_packet()
+        return count, _blocks(connection, block_bytes)
+
+
+def _blocks(connection: Any, block_bytes: int) -> Iterator[list[bytes]]:
+    """Read the packets of rows up to their end. PyMySQL's own loop takes several times as long for each of them."""
+    read = connection._read_bytes
+    block: list[bytes] = []
+    size = 0
+    parts: list[bytes] = []  # of a packet of 16 MiB and more
+    while True:
+        head = read(4)
+        length = head[0] | head[1] << 8 | head[2] << 16
+        packet = read(length)
+        if length == MAX_PACKET_LEN:
+            parts.append(packet)
+            continue
+        if parts:
+            packet, parts = b"".join([*parts, packet]), []
+        elif packet[0] == _ERROR or (packet[0] == _END and length < _END_BYTES_MAX):
+            connection._next_seq_id = (head[3] + 1) % 256
+            if packet[0] == _ERROR:
+                pymysql.err.raise_mysql_exception(packet)
+            break
+        block.append(packet)
+        size += len(packet)
+        if size >= block_bytes:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -114,11 +154,11 @@ class ServerError(DestinationError):
         self.detail = detail
 
 
-class ConnectionLost(DestinationError):
+class ConnectionLost(Transient):
     """No answer: what was under way may or may not have happened. The session is of no more use."""
 
 
-class Retry(DestinationError):
+class Retry(Transient):
     """Deadlock or lock timeout: the server rolled back, run the whole transaction again."""
 
 
@@ -146,14 +186,8 @@ class ServerSession:
 
     def execute(self, sql: bytes) -> int:
         """Run one statement and return its affected rows (for UPDATE: matched rows)."""
-        try:
+        with self._errors():
             affected = int(self._connection.query(sql))  # bytes pass unchanged
-        except pymysql.err.Error as error:
-            # Not stored in a local variable: the error would refer to its own frame, and so keep this connection and
-            # its locks alive.
-            raise self._error(error) from error
-        except OSError as error:
-            raise ConnectionLost(f"{self._config.address}: {error}") from error
         result = self._connection._result  # nothing public counts warnings
         self.warning_count = int(result.warning_count or 0)
         return affected
@@ -166,6 +200,18 @@ class ServerSession:
         finally:
             self._connection.offered = None
         return counts(self._connection._result.message or b"")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the errors of PyMySQL."""
+        try:
+            yield
+        except pymysql.err.Error as error:
+            # Not stored in a local variable: the error would refer to its own frame, and so keep this connection and
+            # its locks alive.
+            raise self._error(error) from error
+        except OSError as error:
+            raise ConnectionLost(f"{self._config.address}: {error}") from error
 
     def _error(self, error: pymysql.err.Error) -> DestinationError:
         translated = _translated(error, self._config.address)
@@ -192,15 +238,30 @@ class ServerSession:
         result = self._connection._result
         return [tuple(row) for row in result.rows or ()]
 
-    def show_create(self, what: bytes) -> str:
-        """SHOW CREATE of a table or database, named with its kind. A BINARY default may stand in it as it is: bytes
-        that are no text become escapes."""
+    def packets(self, sql: bytes, block_bytes: int) -> tuple[int, Iterator[list[bytes]]]:
+        """Run one query. Return the number of its columns, and its rows in blocks of about so many bytes, each row as
+        the server sends it. Until the last block has been read the session can do nothing else but be closed."""
+        with self._errors():
+            count, blocks = self._connection.packets(sql, block_bytes)
+        return count, self._read(blocks)
+
+    def _read(self, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        with self._errors():
+            yield from blocks
+
+    def show(self, what: bytes) -> list[tuple[str | None, ...]]:
+        """The rows of a SHOW as texts. A BINARY default may stand in them as it is: bytes that are no text become
+        escapes."""
         self._connection.use_unicode = False
         try:
-            data = self.query(b"SHOW CREATE " + what)[0][1]
+            rows = self.query(b"SHOW " + what)
         finally:
             self._connection.use_unicode = True
-        return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
+        return [tuple(cell if cell is None else _text(cell) for cell in row) for row in rows]
+
+    def show_create(self, what: bytes) -> str:
+        """SHOW CREATE of a table or database, named with its kind."""
+        return str(self.show(b"CREATE " + what)[0][1])
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement."""
@@ -236,6 +297,10 @@ class ServerSession:
     def close(self) -> None:
         with contextlib.suppress(pymysql.err.Error, OSError):
             self._connection.close()
+
+
+def _text(cell: int | float | str | bytes) -> str:
+    return cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else str(cell)
 
 
 class _Connection(InfileConnection):
@@ -346,8 +411,8 @@ def _check(session: ServerSession, config: ServerConfig) -> None:
     found = list(session_settings.wrong(session.flavour, shown))
     if found:
         raise DestinationRefused(
-            f"{config.address}: this session cannot be written through; correct [syncer.to] params or the server's "
-            f"settings: {'; '.join(found)}"
+            f"{config.address}: this session cannot be written through; correct [{config.section}] params or the "
+            f"server's settings: {'; '.join(found)}"
         )
     session.local_infile = config.load_data == "auto" and session_settings.takes_files(session.flavour, shown)
 

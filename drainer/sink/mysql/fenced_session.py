@@ -18,8 +18,8 @@ from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
-from drainer.sink.mysql.position import Changefeed
-from drainer.sink.position import PositionStore, Stored
+from drainer.sink.mysql.position import Changefeed, ServerPositionStore
+from drainer.sink.position import Stored
 from drainer.sink.retry import RetryDeadline
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
@@ -41,7 +41,7 @@ class Driver:
         self.changefeed: Changefeed
         self.epoch = 0
 
-    def store(self, session: ServerSession) -> PositionStore:
+    def store(self, session: ServerSession) -> ServerPositionStore:
         """The position, in the session's transaction."""
         return position.store(session, self.changefeed)
 
@@ -55,17 +55,13 @@ class Driver:
 
     def start(self, take: Callable[[ServerSession], T]) -> T:
         """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
-        deadline = self.deadline(f"connecting to {self._config.address}")
-        while True:
-            try:
-                session = self._locked()
-                position.create_tables(session, self.changefeed)
-                taken = take(session)
-                deadline.over()
-                return taken
-            except (ConnectionLost, Retry) as error:
-                self.lose()
-                deadline.failed(error)
+
+        def taken() -> T:
+            session = self._locked()
+            position.create_tables(session, self.changefeed)
+            return take(session)
+
+        return self._repeated(f"connecting to {self._config.address}", taken)
 
     def session(self) -> ServerSession:
         """The open session; after a loss a new one that holds the lock and is still of our epoch.
@@ -82,18 +78,13 @@ class Driver:
 
     def patiently(self, what: str, look: Callable[[ServerSession], T]) -> T:
         """Run something that may be repeated, on a new connection when the old one is lost."""
-        deadline = self.deadline(f"{self.changefeed.label}: {what}")
-        while True:
-            try:
-                seen = look(self.session())
-                deadline.over()
-                return seen
-            except (ConnectionLost, Retry) as error:
-                self.lose()
-                deadline.failed(error)
+        return self._repeated(f"{self.changefeed.label}: {what}", lambda: look(self.session()))
 
-    def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> bool:
-        """Run `body` in one transaction until it is committed. Return True if it turned out to be committed already.
+    def _repeated(self, what: str, work: Callable[[], T]) -> T:
+        return self.deadline(what).repeat(work, (ConnectionLost, Retry), lambda _: self.lose())
+
+    def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> None:
+        """Run `body` in one transaction until it is committed.
 
         `done` decides by the stored position whether a transaction whose answer was lost had been committed. After
         deadlocks and lost connections the transaction is repeated for as long as the configuration allows."""
@@ -102,14 +93,12 @@ class Driver:
         while True:
             try:
                 session = self.session()
-                if uncertain and self._done(session, done):
-                    deadline.over()
-                    return True
-                uncertain = False
-                label = f"{self.changefeed.label}: {what}"
-                run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
+                if not (uncertain and self._done(session, done)):
+                    uncertain = False
+                    label = f"{self.changefeed.label}: {what}"
+                    run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
                 deadline.over()
-                return False
+                return
             except Retry as error:
                 deadline.failed(error)
             except ConnectionLost as error:

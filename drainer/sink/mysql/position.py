@@ -1,5 +1,6 @@
-"""The destination's own tables: those of drainer/sink/sql_position.py, and the original's.
+"""The destination's own tables: those of drainer/sink/position.py, one for distributed batches, and the original's.
 
+`drainer_mark`      one row per (changefeed, range, phase, slot): number of chunks, and how many are committed
 `checkpoint`        the original's, one row a cluster: written for its tools, read only where the original wrote it
 """
 
@@ -11,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drainer.schema.filter import MARK_SCHEMA, MARK_TABLE
-from drainer.sink.base import Identity
-from drainer.sink.errors import DestinationRefused
+from drainer.sink.base import Identity, Intent
+from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.statements import qualified, quote
-from drainer.sink.sql_position import SqlPositionStore, Value
+from drainer.sink.position import OURS, SqlPositionStore, Value
 
+_RANGE: Final = f"{OURS} AND until_ts=? AND phase=?"
 _TABLES: Final = (
     b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_position ("
     b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL,"
@@ -35,6 +37,10 @@ _TABLES: Final = (
     b" state VARCHAR(8) NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, schema_version BIGINT NOT NULL,"
     b" statement INT NOT NULL, plan LONGTEXT NOT NULL,"
     b" PRIMARY KEY (cluster_id, changefeed, job_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_load ("
+    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
+    b" borders LONGTEXT NULL, loaded BIGINT NOT NULL,"
+    b" PRIMARY KEY (cluster_id, changefeed, table_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
     b"CREATE TABLE IF NOT EXISTS %(schema)s.%(checkpoint)s"
     b" (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
 )
@@ -76,11 +82,10 @@ class Changefeed:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """See sql_position.Tables."""
+    """See position.Tables."""
 
     session: ServerSession
     changefeed: Changefeed
-    insert_new: str = "INSERT IGNORE"
 
     @property
     def label(self) -> str:
@@ -97,9 +102,8 @@ class _Tables:
         return self.session.query(self._text(text, values))
 
     def _text(self, text: str, values: Sequence[Value]) -> bytes:
-        tables = {
-            name: self.changefeed.table(name).decode() for name in ("drainer_position", "drainer_mark", "drainer_ddl")
-        }
+        names = ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load")
+        tables = {name: self.changefeed.table(name).decode() for name in names}
         first, *rest = (piece.format_map(tables).encode() for piece in text.split("?"))
         pieces = [first]
         for value, piece in zip(values, rest, strict=True):
@@ -112,9 +116,83 @@ class _Tables:
         return b"%d" % value if isinstance(value, int) else self.session.literal(value)
 
 
-def store(session: ServerSession, changefeed: Changefeed) -> SqlPositionStore:
+@dataclass(frozen=True, slots=True)
+class ChunkMark:
+    """The mark of a slot: `done` of its `total` chunks are committed. `total` is 0 until the first one is."""
+
+    epoch: int
+    done: int
+    total: int
+
+
+class ServerPositionStore(SqlPositionStore):
+    """Also counts the chunks of each slot of an open range."""
+
+    def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
+        """Set the epoch of every slot's mark of this stage, and create the marks that do not exist. Waits for open
+        transactions of older attempts: they commit before this and are seen, or find no row afterwards."""
+        range_ = (*self.tables.key, intent.until_ts, stage)
+        self.tables.execute(f"UPDATE {{drainer_mark}} SET epoch=? WHERE {_RANGE}", (epoch, *range_))
+        rows = [(*range_, slot, intent.after_ts, epoch) for slot in range(intent.slots)]
+        self.tables.execute(
+            "INSERT IGNORE INTO {drainer_mark}"
+            " (cluster_id, changefeed, until_ts, phase, slot, after_ts, epoch, chunks_done, chunks_total) VALUES "
+            + ",".join(["(?,?,?,?,?,?,?,0,0)"] * len(rows)),
+            [value for row in rows for value in row],
+        )
+
+    def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None:
+        rows = self.tables.query(
+            f"SELECT epoch, chunks_done, chunks_total FROM {{drainer_mark}} WHERE {_RANGE} AND slot=?",
+            (*self.tables.key, intent.until_ts, stage, slot),
+        )
+        return ChunkMark(*(int(cell or 0) for cell in rows[0])) if rows else None
+
+    def step_chunk(self, *, epoch: int, intent: Intent, stage: str, slot: int, chunk: int, total: int) -> bool:
+        """Record chunk number `chunk` (from 0) of `total` as done. Return False and change nothing if it is not the
+        next chunk in this epoch: an attempt of an older epoch, a second attempt of the same chunk, or a finished
+        range."""
+        found = self.tables.execute(
+            f"UPDATE {{drainer_mark}} SET chunks_done=?, chunks_total=? WHERE {_RANGE}"
+            " AND slot=? AND epoch=? AND chunks_done=? AND chunks_total IN (0,?)",
+            (chunk + 1, total, *self.tables.key, intent.until_ts, stage, slot, epoch, chunk, total),
+        )
+        return found == 1
+
+    def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
+        """Return the slots of which some chunks, but not all, are done."""
+        rows = self.tables.query(
+            f"SELECT slot FROM {{drainer_mark}} WHERE {_RANGE} AND chunks_done<chunks_total ORDER BY slot",
+            (*self.tables.key, intent.until_ts, stage),
+        )
+        return [int(row[0] or 0) for row in rows]
+
+    def purge_chunks(self, intent: Intent) -> None:
+        """Remove the marks of a finished range, of all stages, and all older marks."""
+        text = f"DELETE FROM {{drainer_mark}} WHERE {OURS} AND until_ts<=?"
+        self.tables.execute(text, (*self.tables.key, intent.until_ts))
+
+
+def store(session: ServerSession, changefeed: Changefeed) -> ServerPositionStore:
     """In the session's transaction."""
-    return SqlPositionStore(_Tables(session, changefeed))
+    return ServerPositionStore(_Tables(session, changefeed))
+
+
+def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
+    """Return the mark if it has this epoch. Raises Fenced."""
+    if mark is None or mark.epoch != epoch:
+        held = "its marks are gone" if mark is None else f"its epoch is {mark.epoch}"
+        raise Fenced(f"{label}: slot {slot} of ({intent.after_ts}, {intent.until_ts}] is not epoch {epoch}'s: {held}")
+    return mark
+
+
+def check_cut(mark: ChunkMark, total: int, label: str, *, slot: int) -> None:
+    """Raise PositionMoved if this attempt divides the slot into another number of chunks than the attempt before."""
+    if mark.total not in (0, total):
+        raise PositionMoved(
+            f"{label}: slot {slot} was cut into {mark.total} chunks before and into {total} now; the range must be "
+            f"decoded, filtered and cut as its intent says"
+        )
 
 
 def create_tables(session: ServerSession, changefeed: Changefeed) -> None:

@@ -15,16 +15,16 @@ from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
-    Applied,
     FirstStart,
     Identity,
     Intent,
     Position,
     Receipt,
+    TableLoad,
     TableName,
     Wants,
 )
-from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved, RowsRefused
+from drainer.sink.errors import DestinationDown, DestinationRefused, MissingRows, PositionMoved, RowsRefused
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
@@ -40,9 +40,9 @@ from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
 from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings
-from drainer.sink.upserts import MissingRows
 
 # Limits of a server that a large transaction may pass, and what an operator can do about each.
 # By error number: MySQL's and MariaDB's, TiDB's from 8000 on.
@@ -108,8 +108,8 @@ class MySQLSink:
         return f"mysql://{self._config.user}@{self._config.address}"
 
     @property
-    def parallel(self) -> MySQLSink | None:
-        return self if self._config.distributed else None
+    def parallel(self) -> MySQLSink:
+        return self
 
     @property
     def retry_for_s(self) -> float:
@@ -134,7 +134,8 @@ class MySQLSink:
         driver.patiently("recycle bin", bin_.read)
         self._moved(stored.commit_ts, stored.schema_version)
         fresh = missing is not None
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
+        loads = tuple(self.loads())
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or (), loads)
 
     def _take(self, session: ServerSession, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
         """Create the position if there is none, and take its epoch. Return None if there was one, else the tables of
@@ -149,11 +150,11 @@ class MySQLSink:
         missing: tuple[TableName, ...] | None = None
         if found is None:
             missing = first.missing(tables_there(session, first.tables))
-            found = self._first_position(session, first.begin_ts(initial_ts, missing))
+            found = self._first_position(session, first.begin_ts(initial_ts, missing), first)
         driver.epoch = driver.store(session).take_epoch(found.epoch, driver.identity.node_id)
         return missing
 
-    def _first_position(self, session: ServerSession, initial_ts: int) -> Stored:
+    def _first_position(self, session: ServerSession, initial_ts: int, first: FirstStart) -> Stored:
         """Return the position at which the original's drainer stopped, if it wrote to this destination; else the
         configured start (rule 17)."""
         changefeed = self._open().changefeed
@@ -166,38 +167,38 @@ class MySQLSink:
             )
         commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
         store = self._open().store(session)
-        store.create(commit_ts or initial_ts, schema_version)
+        store.create(commit_ts or initial_ts, schema_version, loads=first.loads and checkpoint is None)
         stored = store.read()
         if stored is None:
             raise DestinationRefused(f"{changefeed.label}: a row written to drainer_position cannot be read back")
         return stored
 
-    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+    def apply(self, work: SegmentWork, schema_version: int) -> None:
         one = Pieces(work.after_ts, work.until_ts, lambda: (work,))
-        return self._applied(one, schema_version, alone=work.commits <= 1)
+        self._applied(one, schema_version, alone=work.commits <= 1)
 
-    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> None:
         with explained(self._config.address, pieces.until_ts):
-            return self._applied(pieces, schema_version, alone=True)
+            self._applied(pieces, schema_version, alone=True)
 
-    def _applied(self, pieces: Pieces[SegmentWork], schema_version: int, *, alone: bool) -> Applied:
+    def _applied(self, pieces: Pieces[SegmentWork], schema_version: int, *, alone: bool) -> None:
         """`alone`: this is one upstream transaction; of several each may go in one by one, or another be refused
         (rule 21)."""
         try:
-            return self._apply(pieces, schema_version, thorough=False)
+            self._apply(pieces, schema_version, thorough=False)
         except UniqueSurprise:
             if not alone:
                 raise
-            return self._apply(pieces, schema_version, thorough=True)
+            self._apply(pieces, schema_version, thorough=True)
 
-    def _apply(self, pieces: Pieces[SegmentWork], schema_version: int, *, thorough: bool) -> Applied:
+    def _apply(self, pieces: Pieces[SegmentWork], schema_version: int, *, thorough: bool) -> None:
         driver = self._ready()
-        writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
 
         def body(session: ServerSession) -> None:
-            nonlocal writer
             self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
+            if pieces.loaded is not None and not driver.store(session).step_load(*pieces.loaded):
+                return  # the answer to an earlier attempt was lost
             writer = self._writer(session, pieces.until_ts)
             if thorough:  # a row of one piece may be in the way of one in an earlier piece
                 for work in pieces.works():
@@ -210,14 +211,12 @@ class MySQLSink:
                     marked = True
                 self._write(writer, work, thorough=thorough)
 
-        repeated = driver.transact(
+        driver.transact(
             f"rows of ({pieces.after_ts}, {pieces.until_ts}]",
             body,
             lambda stored: stored.commit_ts == pieces.until_ts and pieces.until_ts != pieces.after_ts,
         )
         self._moved(pieces.until_ts, schema_version)
-        written = writer.written if writer else None
-        return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
 
     def _writer(self, session: ServerSession, until_ts: int) -> Writer:
         limits = self._config.limits
@@ -315,6 +314,19 @@ class MySQLSink:
             self._open().patiently("recycle bin", self._recycled().read)
         self._moved(step.commit_ts, step.job.schema_version)
 
+    def loads(self) -> list[TableLoad]:
+        """See base.LoadsTables."""
+        driver = self._open()
+        return driver.patiently("loads", lambda session: driver.store(session).loads())
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        driver = self._ready()
+        driver.transact(
+            "loads",
+            lambda session: driver.store(session).put_loads(driver.epoch, loads, done),
+            lambda stored: False,  # it may be repeated
+        )
+
     def job_done(self, job_id: int) -> bool:
         assert self._ddl is not None, "open() comes first"
         return self._ddl.is_done(job_id)
@@ -346,6 +358,10 @@ class MySQLSink:
             )
         except DestinationDown as error:
             _log.warning("cannot mark the checkpoint table as consistent", error=str(error))
+
+    def snapshot(self, identity: Identity) -> ServerSnapshot:
+        """See snapshot.ReadsTables."""
+        return ServerSnapshot(self._config, identity)
 
     def building(self) -> list[str]:
         """See base.BuildsIndexes."""

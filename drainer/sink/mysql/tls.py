@@ -24,9 +24,13 @@ _log = get_logger(__name__)
 # CR_SSL_CONNECTION_ERROR: the server offers no TLS.
 NO_TLS: Final = 2026
 _LOCAL_NAMES: Final = frozenset({"localhost", ""})
-_SKIP: Final = (
-    "set [syncer.to.security] skip-verify = true to connect without (the server's identity is then not verified)"
-)
+
+
+def _skip(config: ServerConfig) -> str:
+    return (
+        f"set [{config.section}.security] skip-verify = true to connect without (the server's identity is then not "
+        f"verified)"
+    )
 
 
 def required(config: ServerConfig) -> bool:
@@ -57,9 +61,9 @@ def context(config: ServerConfig) -> ssl.SSLContext:
             if config.ssl_cert:
                 made.load_cert_chain(config.ssl_cert, config.ssl_key or None)
         else:
-            raise ConfigError(f"ssl-cert is set without the ssl-ca that the server is verified with; {_SKIP}")
+            raise ConfigError(f"ssl-cert is set without the ssl-ca that the server is verified with; {_skip(config)}")
     except (ConfigError, OSError) as error:
-        raise DestinationRefused(f"{config.address}: TLS to the destination: {error}") from error
+        raise DestinationRefused(f"{config.address}: [{config.section}.security]: {error}") from error
     if config.skip_verify:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
@@ -83,12 +87,13 @@ def refusal(config: ServerConfig, error: BaseException) -> DestinationRefused | 
         return DestinationRefused(
             f"{config.address}: the server's certificate is refused: {cause.verify_message or cause}. Expected is a "
             f"certificate for {config.host!r} that is signed by {config.ssl_ca} and valid today; correct "
-            f"[syncer.to] host, [syncer.to.security] ssl-ca or the server's certificate, or {_SKIP}"
+            f"[{config.section}] host, [{config.section}.security] ssl-ca or the server's certificate, or "
+            f"{_skip(config)}"
         )
     if isinstance(error, OperationalError) and error.args[:1] == (NO_TLS,):
         return DestinationRefused(
-            f"{config.address}: the server offers no TLS, which [syncer.to.security] requires; switch it on there, or "
-            f"remove ssl-ca, ssl-cert, ssl-key and skip-verify to connect without"
+            f"{config.address}: the server offers no TLS, which [{config.section}.security] requires; switch it on "
+            f"there, or remove ssl-ca, ssl-cert, ssl-key and skip-verify to connect without"
         )
     return None
 
@@ -121,6 +126,6 @@ class _NotInClear:
     def authenticate(self, _packet: object) -> None:
         raise OperationalError(
             2059,  # a plugin that cannot be used: refused, not tried again
-            "the server asks for the password in clear text, and its certificate is not verified; set "
-            "[syncer.to.security] ssl-ca",
+            "the server asks for the password in clear text, and its certificate is not verified; set ssl-ca in its "
+            "security section",
         )

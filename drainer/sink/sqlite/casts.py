@@ -6,35 +6,61 @@ job.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Final
 
-from binlog.tidb.types import FieldType
+from binlog.tidb.datum import Datum
+from binlog.tidb.flatten import flatten
+from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.unflatten import to_text
 
-from drainer.row.column_type import TypeClass, type_class_of
+from drainer.row.column_type import ColumnType, TypeClass, type_class_of
+from drainer.sink.sqlite.format import SQLITE_VALUES
 
 Value = int | float | str | bytes | None
 Convert = Callable[[Value], Value]
 
-_TEXTS = frozenset({TypeClass.TEXT, TypeClass.ENUM, TypeClass.SET, TypeClass.JSON})
-_STORED_AS_TEXT = frozenset({TypeClass.DECIMAL, TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME})
-_NUMBERS = frozenset({TypeClass.INT, TypeClass.BIT, TypeClass.DECIMAL, TypeClass.FLOAT})
-_DIGITS = Context(prec=400, rounding=ROUND_HALF_UP)  # of every DOUBLE; Python's own context has 28
-_SQLITE_INTEGER_MAX = (1 << 63) - 1
+_WHOLE: Final = frozenset({TypeClass.INT, TypeClass.BIT})
+_NUMBERS: Final = _WHOLE | {TypeClass.DECIMAL, TypeClass.FLOAT}
+_NO_TEXT: Final = _WHOLE | {TypeClass.FLOAT, TypeClass.BYTES}  # what is not stored as the text that TiDB shows
+_SCALED: Final = frozenset({TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME})
+_NO_JSON: Final = frozenset({TypeClass.ENUM, TypeClass.SET, TypeClass.DATE})  # they become strings of JSON
+_UNSIGNED: Final = FieldType(Tp.LONGLONG, flag=Flag.UNSIGNED)
 
 
 class CannotConvert(ValueError):
-    """This pair of types is not known here."""
+    """A value does not fit the column's new type."""
 
 
 def converter(old: FieldType, new: FieldType) -> Convert | None:
-    """How a value changes; None when it stays as it is. Raises CannotConvert."""
-    source, target = type_class_of(old), type_class_of(new)
-    step = _step(source, target, old, new)
-    if step is None:
+    """How a value changes; None when it stays as it is. The function raises ValueError or DecodeError."""
+    column_type, source = ColumnType.of(new), type_class_of(old)
+    target = column_type.type_class
+    if source is target and (source not in _SCALED or old.decimal == new.decimal):
         return None
-    return lambda value: None if value is None else step(value)
+    if {source, target} <= _WHOLE or (target is TypeClass.TEXT and source not in _NO_TEXT):
+        return None
+    kind = _UNSIGNED if target is TypeClass.BIT else new
+
+    def convert(value: Value) -> Value:
+        if value is None:
+            return None
+        text = to_text(value, old) if isinstance(value, float) else value if isinstance(value, bytes) else str(value)
+        if isinstance(text, str) and target in _NUMBERS:
+            text = text.strip()
+        elif target is TypeClass.JSON and source in _NO_JSON:
+            text = json.dumps(text)
+        return stored(column_type, flatten(text, kind))
+
+    return convert
+
+
+def stored(column_type: ColumnType, value: Datum) -> Value:
+    """Return a column's value as SQLite stores it. Raises DecodeError."""
+    (found,) = SQLITE_VALUES.literals(column_type, [column_type.decoded_value(value)])
+    assert found is None or isinstance(found, int | float | str | bytes)
+    return found
 
 
 def noting(column: str, convert: Convert, unconverted: list[str]) -> Convert:
@@ -49,72 +75,3 @@ def noting(column: str, convert: Convert, unconverted: list[str]) -> Convert:
             raise
 
     return noted
-
-
-def _step(source: TypeClass, target: TypeClass, old: FieldType, new: FieldType) -> Convert | None:
-    if target in _TEXTS and (source in _TEXTS or source not in (TypeClass.BYTES, TypeClass.BIT)):
-        return None if source in _TEXTS or source in _STORED_AS_TEXT else _text
-    if target is TypeClass.BYTES:
-        return None if source is TypeClass.BYTES else lambda value: str(value).encode()
-    if source is TypeClass.BYTES and target in _TEXTS:
-        return lambda value: value.decode() if isinstance(value, bytes) else value
-    if target in (TypeClass.INT, TypeClass.BIT):
-        return None if source in (TypeClass.INT, TypeClass.BIT) else _numeric(source, target, _integer)
-    if target is TypeClass.DECIMAL:
-        if source is TypeClass.DECIMAL and old.decimal == new.decimal:
-            return None
-        return _numeric(source, target, lambda value: _scaled(value, max(new.decimal, 0)))
-    if target is TypeClass.FLOAT:
-        return None if source is TypeClass.FLOAT else _numeric(source, target, lambda value: float(str(value)))
-    if target in (TypeClass.DATE, TypeClass.DATETIME) and source in (TypeClass.DATE, TypeClass.DATETIME):
-        if source is target and old.fsp == new.fsp:
-            return None
-        return _date if target is TypeClass.DATE else lambda value: _datetime(str(value), new.fsp)
-    if source is target and (target is not TypeClass.TIME or old.fsp == new.fsp):
-        return None
-    raise CannotConvert(f"{old.mysql_name} to {new.mysql_name}")
-
-
-def _numeric(source: TypeClass, target: TypeClass, step: Convert) -> Convert:
-    if source not in _NUMBERS and source is not TypeClass.TEXT:
-        raise CannotConvert(f"{source.value} to {target.value}")
-    return step
-
-
-def _text(value: Value) -> Value:
-    if isinstance(value, float):
-        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    return str(value)
-
-
-def _number(value: Value) -> Decimal:
-    try:
-        return Decimal(repr(value) if isinstance(value, float) else str(value).strip())
-    except InvalidOperation as error:
-        raise CannotConvert(f"{value!r} to a number") from error
-
-
-def _integer(value: Value) -> Value:
-    number = int(_number(value).to_integral_value(ROUND_HALF_UP))
-    return number if number <= _SQLITE_INTEGER_MAX else str(number)
-
-
-def _scaled(value: Value, scale: int) -> Value:
-    return format(_number(value).quantize(Decimal(1).scaleb(-scale), context=_DIGITS), "f")
-
-
-def _datetime(text: str, fsp: int) -> str:
-    """Another number of digits after the second, rounded."""
-    day, _, time = text.partition(" ")
-    whole, _, fraction = (time or "00:00:00").partition(".")
-    unit = 10 ** (6 - fsp)
-    micros = (int(fraction.ljust(6, "0")[:6]) + unit // 2) // unit * unit
-    if micros >= 1_000_000:
-        up = datetime.fromisoformat(f"{day} {whole}") + timedelta(seconds=1)
-        day, whole, micros = up.strftime("%Y-%m-%d"), up.strftime("%H:%M:%S"), 0
-    digits = f".{micros:06d}"[: fsp + 1] if fsp else ""
-    return f"{day} {whole}{digits}"
-
-
-def _date(value: Value) -> Value:
-    return _datetime(str(value), 0)[:10]

@@ -6,7 +6,9 @@ until they match the TableInfo.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -21,13 +23,15 @@ from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
 from drainer.row.partition.locate import PartitionUnknown, locator
 from drainer.schema.catalog import partition_ids
+from drainer.schema.merged import SourceRows
 from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.schema.view import TableVersions
 from drainer.sink import recycle_names
 from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed
 from drainer.sink.recycle_names import Kept
-from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting
-from drainer.sink.sqlite.format import SQLITE_VALUES
+from drainer.sink.schema_check import Found, SchemaDifference, differences, of_each
+from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting, stored
 from drainer.sink.sqlite.layout import (
     affinity,
     column_sql,
@@ -95,7 +99,7 @@ def _rename(connection: sqlite3.Connection, old: str, new: str) -> None:
 
 # Applies DDL on whole partitions row by row, because SQLite has no partitions. Runs inside a transaction.
 
-TAKES_ROWS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
+_TAKES_ROWS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
 
 
 def take_rows(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -> None:
@@ -148,24 +152,34 @@ _log = get_logger(__name__)
 
 _RETURNS: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 
-# It brings the whole past back, which SQLite does not keep.
-_UNSUPPORTED: Final = frozenset({ActionType.FLASHBACK_CLUSTER})
-
 
 def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exist: bool) -> None:
     """Do to the file what the job did upstream. Raises DdlFailed."""
-    if step.job.type in _UNSUPPORTED:
+    if step.job.type == ActionType.FLASHBACK_CLUSTER:  # it brings the whole past back, which SQLite does not keep
         raise _failed(step, f"SQLite cannot do what {step.job.type.name} does")
     try:
         if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
             exchange(connection, step.changes)
             return
-        if step.job.type in TAKES_ROWS:
+        if step.job.type in _TAKES_ROWS:
             take_rows(connection, step.changes)
         for change in step.changes:
+            if change.rows is not None and not change.rows.sets:
+                _change_rows(connection, change, change.rows)
             _change(connection, step, change, bin_, may_exist=may_exist)
+            if change.rows is not None and change.rows.sets:
+                _change_rows(connection, change, change.rows)
     except (sqlite3.Error, CannotConvert, PartitionUnknown) as error:
         raise _failed(step, str(error)) from error
+
+
+def _change_rows(connection: sqlite3.Connection, change: TableChange, rows: SourceRows) -> None:
+    assert change.after is not None
+    name = quote(table_name(change.after.schema, change.after.name))
+    sets = ", ".join(f"{quote(column.name)} = ?" for column in rows.sets)
+    head = f"UPDATE {name} SET {sets}" if sets else f"DELETE FROM {name}"
+    values = [_default(column) for column in (*rows.sets, rows.source)]
+    connection.execute(f"{head} WHERE {quote(rows.source.name)} = ?", values)
 
 
 def _failed(step: Ddl, detail: str) -> DdlFailed:
@@ -245,15 +259,13 @@ def _alter(connection: sqlite3.Connection, step: Ddl, before: Located, after: Lo
     old, new = table_name(before.schema, before.name), table_name(after.schema, after.name)
     if old != new:
         _drop_indexes(connection, old)
-        connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
+        _rename(connection, old, new)
     pairs = paired(replicated(before.info), replicated(after.info), step.query)
-    if not _same_table(before.info, after.info, pairs):
-        added = _only_added(before.info, after.info, pairs)
-        if added is None:
-            _rebuild(connection, new, before.info, after.info, pairs)
-        else:
-            for column in added:
-                _add_column(connection, new, column)
+    added = _only_added(before.info, after.info, pairs)
+    if added is None:
+        _rebuild(connection, new, before.info, after.info, pairs)
+    for column in added or ():
+        connection.execute(_add_column_sql(connection, new, column))
     _sync_indexes(connection, new, after.info)
 
 
@@ -266,13 +278,8 @@ def _same_column(was: ColumnInfo, now: ColumnInfo) -> bool:
     )
 
 
-def _same_table(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]) -> bool:
-    now, was = replicated(after), replicated(before)
-    return len(now) == len(was) and _only_added(before, after, pairs) == ()
-
-
 def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]) -> tuple[ColumnInfo, ...] | None:
-    """Return the columns to append, if the change does nothing else."""
+    """Return the columns to append, none if the table stays as it is; None if the change does anything else."""
     now, was = replicated(after), replicated(before)
     if primary_key(before) != primary_key(after):
         return None
@@ -285,16 +292,14 @@ def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo
 
 def _default(column: ColumnInfo) -> Value:
     """Return the value of the new column in rows that were written before it was added."""
-    column_type = ColumnType.of(column.type)
-    (value,) = SQLITE_VALUES.literals(column_type, [column_type.decoded_value(missing_value(column))])
-    assert value is None or isinstance(value, int | float | str | bytes)
-    return value
+    return stored(ColumnType.of(column.type), missing_value(column))
 
 
-def _add_column(connection: sqlite3.Connection, name: str, column: ColumnInfo) -> None:
+def _add_column_sql(connection: sqlite3.Connection, name: str, column: ColumnInfo) -> str:
+    """ALTER TABLE that appends a column with the value it has in rows that were written before."""
     value = _default(column)
     clause = "" if value is None else f" DEFAULT {_literal(connection, value)}"
-    connection.execute(f"ALTER TABLE {quote(name)} ADD COLUMN {column_sql(column)}{clause}")
+    return f"ALTER TABLE {quote(name)} ADD COLUMN {column_sql(column)}{clause}"
 
 
 def _literal(connection: sqlite3.Connection, value: Value) -> str:
@@ -328,7 +333,7 @@ def _rebuild(
     except sqlite3.OperationalError as error:
         raise (CannotConvert(f"table {name}, {unconverted[0]}") if unconverted else error) from error
     connection.execute(f"DROP TABLE {quote(name)}")
-    connection.execute(f"ALTER TABLE {quote(fresh)} RENAME TO {quote(name)}")
+    _rename(connection, fresh, name)
 
 
 def _drop_indexes(connection: sqlite3.Connection, name: str) -> None:
@@ -352,3 +357,39 @@ def _sync_indexes(connection: sqlite3.Connection, name: str, table: TableInfo) -
     for index, sql in want.items():
         if have.get(index) != sql:
             connection.execute(sql)
+
+
+# The table that is wanted, and the one that is there (drainer.sink.schema_check).
+
+_STORED: Final = """
+SELECT 'column', name, CASE type WHEN '' THEN 'any type' ELSE type END || CASE "notnull" WHEN 1 THEN ' NOT NULL' ELSE ''
+ END || CASE pk WHEN 0 THEN '' ELSE ' PRIMARY KEY part ' || pk END FROM pragma_table_info(:table)
+UNION ALL SELECT 'index', name, sql FROM sqlite_master WHERE type='index' AND tbl_name=:table AND sql > ''"""
+
+
+def sqlite_differences(connection: sqlite3.Connection, tables: Iterable[TableVersions]) -> Iterator[SchemaDifference]:
+    """Compare tables of a view with those of the file."""
+    return of_each(tables, lambda table: _compared(connection, table))
+
+
+def _compared(connection: sqlite3.Connection, table: TableVersions) -> Found:
+    info, name = table.current, table_name(table.schema, table.name)
+    create = "; ".join([create_table(name, info), *indexes(name, info).values()])
+    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
+        memory.executescript(create)
+        there, wanted = (
+            {(kind, one.lower()): text for kind, one, text in each.execute(_STORED, {"table": name}).fetchall()}
+            for each in (connection, memory)
+        )
+    if not there:
+        yield "no such table", create
+        return
+    columns = {one.name.lower(): one for one in replicated(info)}
+    for what, kind, one, found, asked in differences(table, there, wanted):
+        if kind == "index":
+            yield what, "; ".join(filter(None, (found and f"DROP INDEX {quote(one)}", asked)))
+        elif asked is None:
+            yield what, f"ALTER TABLE {quote(name)} DROP COLUMN {quote(one)}"
+        else:
+            can_add = found is None and "PRIMARY KEY" not in asked
+            yield what, _add_column_sql(connection, name, columns[one]) if can_add else ""

@@ -1,4 +1,4 @@
-"""Opens the SQLite file, alone: a lock file beside it is held for as long as the process lives."""
+"""An SQLite file as a destination: its settings, and how it is opened alone, with a lock file beside it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from binlog.errors import ConfigError
 from binlog.runtime.crashpoint import crash_point
+from pydantic import Field
 
-from drainer.sink.disk import lock
+from drainer.sink.document_position import lock
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.settings import ToSection
 
-_BUSY_MS: Final = 30_000
+# `[syncer.to]` of a SQLite file.
+
+
+class SQLiteSection(ToSection):
+    """The file's path."""
+
+    path: str = Field("", description="the database file; created if missing")
+
+    def address(self) -> str:
+        return f"sqlite:{Path(self.path).absolute()}"
+
+    def check(self) -> None:
+        if not self.path:
+            raise ConfigError("syncer.to.path: a sqlite destination needs the path of its file")
+
+
+BUSY_MS: Final = 30_000
 # Other processes may read the file at any time. Another writer is not waited for.
 _SETTINGS: Final = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
-    f"PRAGMA busy_timeout={_BUSY_MS}",
+    f"PRAGMA busy_timeout={BUSY_MS}",
     "PRAGMA foreign_keys=OFF",
 )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from drainer.batch.work import Key, Row
+from drainer.batch.work import Key, Literals, Row
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.fast_path import Cells
 from drainer.row.text import bit_number, enum_name, is_utf8, set_names, shown_as, small_int
@@ -49,9 +49,6 @@ class SQLiteValues:
         writers = [value_writer(column_type) for column_type in column_types]
         return lambda cells: tuple([write(cell) for write, cell in zip(writers, cells, strict=True)])
 
-    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
-        return self.packed_rows(column_types, columns)
-
     def pack(self, row: Row) -> bytes:
         return marshal.dumps(row, _MARSHAL_VERSION)  # type: ignore[arg-type]
 
@@ -59,11 +56,9 @@ class SQLiteValues:
         row: Row = marshal.loads(packed)
         return row
 
-    def pack_key(self, key: Key) -> bytes:
-        return self.pack(key)
-
-    def unpack_key(self, packed: bytes) -> Key:
-        return self.unpack(packed)
+    def split(self, packed: bytes) -> Literals:
+        values: Literals = marshal.loads(packed)
+        return values
 
 
 SQLITE_VALUES: Final = SQLiteValues()
@@ -86,7 +81,7 @@ def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
         return lambda value: small_int(bit_number(value, max(kind.flen, 1)))
     show = shown_as(column_type)
     if type_class is TypeClass.FLOAT:
-        return lambda value: float(show(value))
+        return lambda value: float(show(value)) + 0.0  # SQLite has no -0.0: it stores 0 and returns 0.0
     return lambda value: show(value).decode()
 
 

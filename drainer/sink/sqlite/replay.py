@@ -18,17 +18,15 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.tidb.types import Tp
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, RowEvent, key_of
-from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
+from drainer.protocol.event import ColumnValue, Image, RowEvent, Value, key_of
 from drainer.row.text import small_int
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
-from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.file import SQLiteFile, SQLiteSection
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 from drainer.sink.sqlite.replay_ddl import CannotRun, columns_of, make_table, run
-from drainer.sink.sqlite.section import SQLiteSection
 
 # Rows of files and of messages as a SQLite file has them. Pure.
-Cells = Mapping[str, int | float | str | bytes | None]
+Cells = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +41,11 @@ class RowChange:
     is_whole: bool
 
 
-def of_file(event: FileEvent, zone: tzinfo | None, *, safe: bool) -> RowChange:
+def of_file(event: RowEvent, zone: tzinfo | None, *, safe: bool) -> RowChange:
     """`zone`: that of TIMESTAMPs, None: UTC; `safe`: the new row may exist. Raises MessageError."""
-    old = {column.name: _cell(column, column.value, zone) for column in event.columns}
-    new = old
-    if event.change is Change.UPDATE:
-        new = {column.name: _cell(column, column.changed, zone) for column in event.columns}
-    removed = () if event.change is Change.INSERT else (old,)
-    if event.change is Change.DELETE:
-        return RowChange(removed, {}, (), is_whole=True)
-    return RowChange((*removed, new) if safe else removed, new, (), is_whole=True)
-
-
-def _cell(column: FileColumn, value: PlainValue, zone: tzinfo | None) -> int | float | str | bytes | None:
-    if isinstance(value, int):
-        return small_int(int(value))
-    if not isinstance(value, bytes) or "blob" in column.type_name or "binary" in column.type_name:
-        return value
-    if column.type_code == Tp.TIMESTAMP and zone is not None:
-        value = to_utc(value, zone)
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
+    added = _cells(event.new or {}, zone)
+    removed = () if event.old is None else (_cells(event.old, zone),)
+    return RowChange((*removed, added) if safe and added else removed, added, (), is_whole=True)
 
 
 def of_message(event: RowEvent) -> RowChange:
@@ -79,13 +59,21 @@ def of_message(event: RowEvent) -> RowChange:
         if key:
             of_key = event.key if event.key is not None and not event.old else image
             image = {name: of_key[name] for name in key if name in of_key}
-    removed = {name: _small(column.value) for name, column in image.items()}
-    added = {name: _small(column.value) for name, column in new.items()}
-    return RowChange((removed,) if removed else (), added, key, is_whole=False)
+    removed = _cells(image)
+    return RowChange((removed,) if removed else (), _cells(new), key, is_whole=False)
 
 
-def _small(value: int | float | str | bytes | None) -> int | float | str | bytes | None:
-    return small_int(value) if isinstance(value, int) else value
+def _cells(image: Image, zone: tzinfo | None = None) -> Cells:
+    return {name: _cell(cell, zone) for name, cell in image.items()}
+
+
+def _cell(cell: ColumnValue, zone: tzinfo | None) -> Value:
+    value = cell.value
+    if isinstance(value, int):
+        return small_int(int(value))
+    if zone is not None and cell.type_code == Tp.TIMESTAMP and isinstance(value, str):
+        return to_utc(value, zone)
+    return value
 
 
 def make(to: SQLiteSection, settings: ReplaySettings) -> SQLiteReplayer:
@@ -98,15 +86,12 @@ class SQLiteReplayer:
 
     def __init__(self, path: Path, settings: ReplaySettings) -> None:
         self._path = path
+        self.name = f"sqlite:{path}"
         self._settings = settings
         self._table = quote(table_name("tidb_binlog", settings.table))
         self._zone = None if settings.zone == "UTC" else ZoneInfo(settings.zone)
         self._columns: dict[str, list[str]] = {}  # of tables that rows of this transaction have
         self._file: SQLiteFile | None = None
-
-    @property
-    def name(self) -> str:
-        return f"sqlite:{self._path}"
 
     def open(self, is_left_out: Callable[[ReplayedDdl], bool] = never) -> str:
         """Return the position. A DDL is in one transaction with it, so none is ever continued."""
@@ -129,14 +114,11 @@ class SQLiteReplayer:
             crash_point("replay.before_commit")
         crash_point("replay.after_commit")
 
-    def _write(self, connection: sqlite3.Connection, event: FileEvent | RowEvent, commit_ts: int) -> None:
+    def _write(self, connection: sqlite3.Connection, event: RowEvent, commit_ts: int) -> None:
         label = f"`{event.schema}`.`{event.table}`"
-        table = table_name(event.schema, event.table)
+        table, settings = table_name(event.schema, event.table), self._settings
         try:
-            if isinstance(event, RowEvent):
-                row = of_message(event)
-            else:
-                row = of_file(event, self._zone, safe=self._settings.safe)
+            row = of_message(event) if settings.names_only else of_file(event, self._zone, safe=settings.safe)
             self._prepare(connection, table, row)
             for image in row.removed:
                 self._remove(connection, table, image, row)

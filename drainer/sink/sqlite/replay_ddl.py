@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from drainer.ddl.lexer import Token, tokens
+from drainer.ddl.lexer import Unexpected, Words
 from drainer.sink.sqlite.layout import quote, table_name, tables_of
 
 _NO_ROWS: Final = ("VIEW", "SEQUENCE", "INDEX", "DATABASE", "SCHEMA", "USER", "PLACEMENT")
@@ -76,17 +76,17 @@ def _drop_index(connection: sqlite3.Connection, table: str) -> None:
 
 def run(connection: sqlite3.Connection, schema: str, statement: str, *, names_only: bool = False) -> None:
     """`names_only`: see ReplaySettings; everything else is then ignored. Raises CannotRun."""
-    words = _Words(list(tokens(statement)), schema)
+    words = Words(statement, schema)
     try:
         _run(connection, words, names_only=names_only)
     except TakesRows:
         raise
-    except CannotRun:
+    except (CannotRun, Unexpected) as error:
         if not names_only:
-            raise
+            raise CannotRun(str(error)) from error
 
 
-def _run(connection: sqlite3.Connection, words: _Words, *, names_only: bool) -> None:
+def _run(connection: sqlite3.Connection, words: Words, *, names_only: bool) -> None:
     if words.take("CREATE"):
         words.skip("OR", "REPLACE", "UNIQUE", "GLOBAL", "TEMPORARY", "ALGORITHM", "DEFINER", "SQL", "FULLTEXT")
         if words.take("TABLE") and any(word.is_word("SELECT") for word in words.left):
@@ -95,75 +95,32 @@ def _run(connection: sqlite3.Connection, words: _Words, *, names_only: bool) -> 
         _drop(connection, words)
     elif words.take("TRUNCATE"):
         words.take("TABLE")
-        _for_table(connection, words.table(), "DELETE FROM {}")
+        _for_table(connection, _table(words), "DELETE FROM {}")
     elif words.take("RENAME") and words.take("TABLE"):
         for part in words.parts():
-            old = part.table()
+            old = _table(part)
             part.expect("TO")
-            _rename(connection, old, part.table())
+            _rename(connection, old, _table(part))
     elif words.take("ALTER"):
         _alter(connection, words, names_only=names_only)
     else:
         raise CannotRun("it is no DDL that is known here")
 
 
-class _Words:
-    """The tokens of a statement, taken one after another."""
+def _table(words: Words) -> str:
+    """Return the SQLite name of the next table."""
+    return table_name(*words.table())
 
-    def __init__(self, words: Sequence[Token], schema: str) -> None:
-        self.left = list(words)
-        self._schema = schema
 
-    def take(self, *values: str) -> bool:
-        if self.left and self.left[0].is_word(*values):
-            self.left.pop(0)
-            return True
+def _takes_rows(part: Words) -> bool:
+    """Whether this part of an ALTER TABLE removes the rows of a partition."""
+    first = part.left[0] if part.left else None
+    if first is None or not first.is_word("TRUNCATE", "EXCHANGE", "DROP"):
         return False
-
-    def skip(self, *values: str) -> None:
-        while self.take(*values):
-            pass
-
-    def expect(self, *values: str) -> None:
-        if not self.take(*values):
-            raise CannotRun(f"{' or '.join(values)} is expected")
-
-    def name(self) -> str:
-        if not self.left or not self.left[0].is_name:
-            raise CannotRun("a name is expected")
-        return self.left.pop(0).value
-
-    def table(self) -> str:
-        """Return the SQLite name of the table `a.b` or `b`."""
-        first = self.name()
-        if len(self.left) > 1 and self.left[0].kind == "mark" and self.left[0].value == ".":
-            self.left.pop(0)
-            return table_name(first, self.name())
-        return table_name(self._schema, first)
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether this part of an ALTER TABLE removes the rows of a partition."""
-        first = self.left[0] if self.left else None
-        if first is None or not first.is_word("TRUNCATE", "EXCHANGE", "DROP"):
-            return False
-        return not first.is_word("DROP") or (len(self.left) > 1 and self.left[1].is_word("PARTITION"))
-
-    def parts(self) -> list[_Words]:
-        """Split at commas outside brackets."""
-        found: list[list[Token]] = [[]]
-        depth = 0
-        for word in self.left:
-            mark = word.value if word.kind == "mark" else ""
-            depth += (mark == "(") - (mark == ")")
-            if mark == "," and not depth:
-                found.append([])
-            else:
-                found[-1].append(word)
-        return [_Words(part, self._schema) for part in found]
+    return not first.is_word("DROP") or (len(part.left) > 1 and part.left[1].is_word("PARTITION"))
 
 
-def _drop(connection: sqlite3.Connection, words: _Words) -> None:
+def _drop(connection: sqlite3.Connection, words: Words) -> None:
     if words.take("DATABASE", "SCHEMA"):
         words.skip("IF", "EXISTS")
         for name in tables_of(connection, words.name()):
@@ -175,7 +132,7 @@ def _drop(connection: sqlite3.Connection, words: _Words) -> None:
     words.expect("TABLE")
     words.skip("IF", "EXISTS")
     for part in words.parts():
-        _for_table(connection, part.table(), "DROP TABLE {}")
+        _for_table(connection, _table(part), "DROP TABLE {}")
 
 
 def _for_table(connection: sqlite3.Connection, table: str, text: str) -> None:
@@ -198,26 +155,26 @@ def _rename_column(connection: sqlite3.Connection, table: str, old: str, new: st
         connection.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(new)}")
 
 
-def _alter(connection: sqlite3.Connection, words: _Words, *, names_only: bool) -> None:
+def _alter(connection: sqlite3.Connection, words: Words, *, names_only: bool) -> None:
     words.skip("IGNORE")
     if words.take(*_NO_ROWS):
         return
     words.expect("TABLE")
-    table, parts = words.table(), words.parts()
+    table, parts = _table(words), words.parts()
     has_rows = bool(columns_of(connection, table))
-    if (has_rows or names_only) and any(part.takes_rows for part in parts):
+    if (has_rows or names_only) and any(map(_takes_rows, parts)):
         raise TakesRows("rows of a partition are taken away, and a SQLite file has no partitions")
     if not has_rows:
         return
     for part in parts:
         try:
             table = _alter_part(connection, table, part, names_only=names_only)
-        except CannotRun:
+        except (CannotRun, Unexpected):
             if not names_only:
                 raise
 
 
-def _alter_part(connection: sqlite3.Connection, table: str, part: _Words, *, names_only: bool) -> str:
+def _alter_part(connection: sqlite3.Connection, table: str, part: Words, *, names_only: bool) -> str:
     """Return the table's name from then on."""
     if part.take("ADD"):
         if not names_only:
@@ -235,10 +192,8 @@ def _alter_part(connection: sqlite3.Connection, table: str, part: _Words, *, nam
     return table
 
 
-def _add(connection: sqlite3.Connection, table: str, words: _Words) -> None:
-    if words.take(*_KEYS):
-        return
-    if words.take("PARTITION"):
+def _add(connection: sqlite3.Connection, table: str, words: Words) -> None:
+    if words.take(*_KEYS, "PARTITION"):
         return
     words.take("COLUMN")
     words.skip("IF", "NOT", "EXISTS")
@@ -251,7 +206,7 @@ def _add(connection: sqlite3.Connection, table: str, words: _Words) -> None:
         connection.execute(f"UPDATE {quote(table)} SET {quote(name)}=?", (value,))
 
 
-def _default(words: _Words) -> str | int | None:
+def _default(words: Words) -> str | int | None:
     """Return the value of a new column in existing rows: the literal of DEFAULT, if the text alone determines it."""
     left = words.left
     is_whole = bool(left) and left[0].is_word(
@@ -278,7 +233,7 @@ def _default(words: _Words) -> str | int | None:
     raise CannotRun(f"DEFAULT {word.value} of a column of type {left[0].value}")
 
 
-def _drop_part(connection: sqlite3.Connection, table: str, words: _Words) -> None:
+def _drop_part(connection: sqlite3.Connection, table: str, words: Words) -> None:
     if words.take(*_KEYS):
         return
     words.take("COLUMN")
@@ -295,7 +250,7 @@ def _expect_column(connection: sqlite3.Connection, table: str, name: str) -> Non
         raise CannotRun(f"the table has no column {name}")
 
 
-def _rename_part(connection: sqlite3.Connection, table: str, words: _Words) -> str:
+def _rename_part(connection: sqlite3.Connection, table: str, words: Words) -> str:
     if words.take("INDEX", "KEY"):
         return table
     if words.take("COLUMN"):
@@ -304,8 +259,7 @@ def _rename_part(connection: sqlite3.Connection, table: str, words: _Words) -> s
         _rename_column(connection, table, old, words.name())
         return table
     words.skip("TO", "AS")
-    if words.left and words.left[0].value == "=":
-        words.left.pop(0)
-    new = words.table()
+    words.mark("=")
+    new = _table(words)
     _rename(connection, table, new)
     return new

@@ -8,17 +8,26 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from drainer.batch.work import Folded, KeyChange, Kind, Row, SegmentWork, TableShape
-from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
+from drainer.batch.work import (
+    Folded,
+    KeyChange,
+    Kind,
+    Match,
+    Row,
+    SegmentWork,
+    TableShape,
+    replaces,
+    upsert,
+)
+from drainer.sink.errors import MissingRows, RowMissing, RowsRefused, UniqueConflict
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name
-from drainer.sink.upserts import MissingRows, replaces, upsert
 
 _UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")
 _MISSING: Final = re.compile(r"no such (table|column)|has no column named")
 
 
-def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRows | None = None) -> int:
-    """All rows of a segment; returns how many. Raises UniqueConflict, RowMissing, RowsRefused."""
+def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRows | None = None) -> None:
+    """All rows of a segment. Raises UniqueConflict, RowMissing, RowsRefused."""
     missing = missing or MissingRows()
     for change in work.ordered.changes:
         with _named(connection, change.shape, work.until_ts):
@@ -29,7 +38,6 @@ def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRow
     for folded in work.folded:
         with _named(connection, folded.shape, work.until_ts):
             _net(connection, folded, known_absent=work.commits > 1)
-    return len(work.ordered.changes) + sum(len(folded.rows) for folded in work.folded)
 
 
 def _net(connection: sqlite3.Connection, folded: Folded, *, known_absent: bool) -> None:
@@ -76,7 +84,9 @@ def _one_of(shape: TableShape) -> str:
     """Return the condition that matches one row by the values of all its columns, NULL equal to NULL (rule 11: tables
     without keys)."""
     rowid = rowid_name(shape.columns)
-    match = " AND ".join(f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
+    equal = (f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
+    pairs = zip(equal, shape.match, strict=True)
+    match = " AND ".join(text if how is not Match.ANY else f"({text} OR 1)" for text, how in pairs)
     return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"
 
 
@@ -95,43 +105,33 @@ def _one(connection: sqlite3.Connection, change: KeyChange) -> None:
         values = (*(change.new or ()), *(change.old or ()))
         changed = connection.execute(f"UPDATE {table} SET {sets} WHERE {one}", values).rowcount
     if changed != 1:
-        raise RowMissing(
-            f"{shape.schema}.{shape.table}: {change.kind.name} of commit_ts {change.commit_ts} matched {changed} rows "
-            f"instead of one: the file has no row {change.old!r:.300}, so it has diverged from upstream before this",
-            schema=shape.schema,
-            table=shape.table,
+        raise RowMissing.of(
+            shape,
+            f"{change.kind.name} of commit_ts {change.commit_ts} matched {changed} rows instead of one: the file has "
+            f"no row {change.old!r:.300}, so it has diverged from upstream before this",
         )
 
 
 @contextlib.contextmanager
 def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> Iterator[None]:
     """Translate SQLite's errors, naming the table."""
-    table = f"{shape.schema}.{shape.table}"
     try:
         yield
     except sqlite3.IntegrityError as error:
         found = _UNIQUE.search(str(error))
         if found is None:
-            raise RowsRefused(
-                f"{table}: a row up to commit_ts {until_ts} is refused: {error}",
-                schema=shape.schema,
-                table=shape.table,
-            ) from error
+            raise RowsRefused.of(shape, f"a row up to commit_ts {until_ts} is refused: {error}") from error
         key = _key_name(connection, shape, found.group(1))
-        raise UniqueConflict(
-            f"{table}: unique key {key!r} refuses a row up to commit_ts {until_ts}. The file has a row "
-            f"that upstream has not"
+        raise UniqueConflict.of(
+            shape,
+            f"unique key {key!r} refuses a row up to commit_ts {until_ts}. The file has a row that upstream has not"
             + ("" if key == "PRIMARY" else ", or upstream has dropped this key or is dropping it"),
-            schema=shape.schema,
-            table=shape.table,
             key=key,
         ) from error
     except (sqlite3.OperationalError, sqlite3.ProgrammingError, OverflowError) as error:
         if isinstance(error, sqlite3.OperationalError) and not _MISSING.search(str(error)):
             raise  # the file itself: busy, disk full
-        raise RowsRefused(
-            f"{table}: rows up to commit_ts {until_ts} are refused: {error}", schema=shape.schema, table=shape.table
-        ) from error
+        raise RowsRefused.of(shape, f"rows up to commit_ts {until_ts} are refused: {error}") from error
 
 
 def _key_name(connection: sqlite3.Connection, shape: TableShape, columns: str) -> str:

@@ -13,55 +13,51 @@ from drainer.batch.work import Pieces, SegmentWork
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,
-    Applied,
     FirstStart,
     Identity,
-    ParallelSink,
     Position,
+    TableLoad,
     TableName,
     Wants,
 )
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
+from drainer.sink.errors import MissingRows
+from drainer.sink.position import DONE, JobMark, PositionStore, SqlPositionStore, Stored, Value, purge_old_jobs
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
-from drainer.sink.sql_position import SqlPositionStore, Value
 from drainer.sink.sqlite import ddl, rows
 from drainer.sink.sqlite.ddl import RecycleBin
-from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.file import SQLiteFile, SQLiteSection
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.sink.sqlite.section import SQLiteSection
-from drainer.sink.upserts import MissingRows
+from drainer.sink.sqlite.snapshot import FileSnapshot
 
-# The position of a SQLite file, in the same tables as in a server (drainer/sink/sql_position.py), in the file itself.
+# The position of a SQLite file, in the same tables as in a server (drainer/sink/position.py), in the file itself.
 
 POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
-MARKS: Final = quote(table_name("tidb_binlog", "drainer_mark"))
 JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
-_NAMES: Final = {"drainer_position": POSITION, "drainer_mark": MARKS, "drainer_ddl": JOBS}
+LOADS: Final = quote(table_name("tidb_binlog", "drainer_load"))
+_NAMES: Final = {"drainer_position": POSITION, "drainer_ddl": JOBS, "drainer_load": LOADS}
 
 _TABLES: Final = (
     f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
     "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
     "intent TEXT, PRIMARY KEY (cluster_id, changefeed))",
-    f"CREATE TABLE IF NOT EXISTS {MARKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "until_ts INTEGER NOT NULL, phase TEXT NOT NULL, slot INTEGER NOT NULL, after_ts INTEGER NOT NULL, "
-    "epoch INTEGER NOT NULL, chunks_done INTEGER NOT NULL, chunks_total INTEGER NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed, until_ts, phase, slot))",
     f"CREATE TABLE IF NOT EXISTS {JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
     "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, "
     "statement INTEGER NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
+    f"CREATE TABLE IF NOT EXISTS {LOADS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "table_id INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, table_id))",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """See sql_position.Tables. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed
+    """See position.Tables. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed
     twin."""
 
     connection: sqlite3.Connection
     identity: Identity
-    insert_new: str = "INSERT OR IGNORE"
 
     @property
     def label(self) -> str:
@@ -105,29 +101,19 @@ class SQLiteSink:
 
     wants: Final = Wants.NET
     derives_ddl: Final = True
+    parallel: Final = None
     format: Final = SQLITE_VALUES
 
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
         self._path = path
+        self.name = f"sqlite:{path}"
         self._keep_ms = recycle_keep_ms
         self._bin: RecycleBin
         self._file: SQLiteFile | None = None
         self._identity: Identity
         self._epoch = 0
-        self._commit_ts = 0
+        self.commit_ts = 0
         self._missing = MissingRows()
-
-    @property
-    def name(self) -> str:
-        return f"sqlite:{self._path}"
-
-    @property
-    def parallel(self) -> ParallelSink[SegmentWork] | None:
-        return None
-
-    @property
-    def commit_ts(self) -> int:
-        return self._commit_ts
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         file = self._file = SQLiteFile(self._path)
@@ -142,36 +128,52 @@ class SQLiteSink:
             if stored is None:
                 missing = first.missing(_tables_there(connection, first.tables))
                 stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-                store.create(stored.commit_ts)
+                store.create(stored.commit_ts, loads=first.loads)
             self._epoch = store.take_epoch(stored.epoch, identity.node_id)
-        self._commit_ts = stored.commit_ts
-        return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing)
+            loads = tuple(store.loads())
+        self.commit_ts = stored.commit_ts
+        return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing, loads=loads)
 
-    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
-        return self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
+    def apply(self, work: SegmentWork, schema_version: int) -> None:
+        self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
 
-    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> None:
         with self._opened().transaction() as connection:
             self._move(connection, pieces.after_ts, pieces.until_ts, schema_version)
-            written = sum(rows.write(connection, work, self._missing) for work in pieces.works())
-        self._commit_ts = pieces.until_ts
-        return Applied(written, written)
+            store = position_store(connection, self._identity)
+            if pieces.loaded is not None and not store.step_load(*pieces.loaded):
+                return
+            for work in pieces.works():
+                rows.write(connection, work, self._missing)
+        self.commit_ts = pieces.until_ts
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         with self._opened().transaction() as connection:
-            self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
+            self._move(connection, self.commit_ts, step.commit_ts, step.job.schema_version)
             store = position_store(connection, self._identity)
             if store.job(step.job.id) is None:
                 ddl.run(connection, step, self._bin, may_exist=may_exist)
                 mark_done(store, step.job.id, step.commit_ts)
-        self._commit_ts = step.commit_ts
+        self.commit_ts = step.commit_ts
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        if commit_ts == self._commit_ts:
+        if commit_ts == self.commit_ts:
             return
         with self._opened().transaction() as connection:
-            self._move(connection, self._commit_ts, commit_ts, schema_version)
-        self._commit_ts = commit_ts
+            self._move(connection, self.commit_ts, commit_ts, schema_version)
+        self.commit_ts = commit_ts
+
+    def loads(self) -> list[TableLoad]:
+        """See base.LoadsTables."""
+        return position_store(self._opened().connection, self._identity).loads()
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        with self._opened().transaction() as connection:
+            position_store(connection, self._identity).put_loads(self._epoch, loads, done)
+
+    def snapshot(self, identity: Identity) -> FileSnapshot:
+        """See snapshot.ReadsTables."""
+        return FileSnapshot(self._path, lambda connection: position_store(connection, identity))
 
     def job_done(self, job_id: int) -> bool:
         return position_store(self._opened().connection, self._identity).job(job_id) is not None

@@ -15,6 +15,7 @@
 | `table` | | `shop.orders`, or several with commas: typed changes of these tables, see below |
 | `history-file`, `history-url` | | DDL history, as in drainer.toml; jobs that services publish in etcd need neither |
 | `schema-changes` | `fail` | what a DDL does to a query: `fail`, or `collect` what it adds in a column |
+| `rules-file` | | a drainer's configuration, whose rules for columns, rows and events count here, too |
 | `zero-dates` | `null` | a date that Spark has not (0000-00-00) is NULL, or `fail` |
 
 Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `commit_time` timestamp, `start_ts` long,

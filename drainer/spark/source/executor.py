@@ -17,12 +17,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, Totals, cut_blob, with_totals
+from drainer.changes.slot_blob import PIECE_BYTES_MAX, Totals, cut_blob, folder_of, with_totals, write_blobs
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import pull, pull_binlogs
 from drainer.pumps.watermark import PumpRange
-from drainer.spark import blob_files
-from drainer.spark.blob_files import folder_of
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.planner_client import PlannerLine
@@ -162,14 +160,14 @@ def to_slots(blobs: Mapping[int, bytes], slots: int, totals: Totals, folder: str
     one."""
     if folder:
         every = {slot: blobs.get(slot, b"") for slot in range(slots)}
-        references = blob_files.write(folder, every, totals.packed())
+        references = write_blobs(folder, every, totals.packed())
         yield packed("", list(references), list(references.values()))
     else:
         yield from slotted(with_totals(blobs, slots, totals))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.order.blob_pieces)."""
+    """Yield slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.changes.slot_blob)."""
     numbers: list[int] = []
     pieces: list[bytes] = []
     size = 0

@@ -20,7 +20,7 @@ BATCH_BYTES_MAX = 32 << 20
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which then decides
-    every batch; `error_secret`: that of its ErrorSeal; `blob_folder`: see blob_files.folder_of. All are empty if the
+    every batch; `error_secret`: that of its ErrorSeal; `blob_folder`: see blob_pieces.folder_of. All are empty if the
     source is used without the drainer."""
 
     pd_urls: tuple[str, ...]
@@ -36,6 +36,7 @@ class SourceOptions:
     history_url: str = ""
     schema_changes: str = "fail"
     zero_dates: str = "null"
+    rules_file: str = ""
     planner: str = ""
     planner_key: str = field(default="", repr=False)
     error_secret: str = field(default="", repr=False)
@@ -81,7 +82,7 @@ class SourceOptions:
 _KNOWN = {
     "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
     "table", "history-file", "history-url", "schema-changes", "zero-dates",
-    "planner", "planner-key", "error-secret", "blob-folder", "ssl-ca", "ssl-cert", "ssl-key",
+    "rules-file", "planner", "planner-key", "error-secret", "blob-folder", "ssl-ca", "ssl-cert", "ssl-key",
 }  # fmt: skip
 
 
@@ -122,10 +123,11 @@ def _typed(given: Mapping[str, str]) -> dict[str, Any]:
         "history_url": given.get("history-url", ""),
         "schema_changes": _one_of(given, "schema-changes", ("fail", "collect")),
         "zero_dates": _one_of(given, "zero-dates", ("null", "fail")),
+        "rules_file": given.get("rules-file", ""),
     }
 
 
-_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates")
+_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates", "rules-file")
 
 
 def _tables(text: str) -> tuple[tuple[str, str], ...]:

@@ -116,6 +116,8 @@ SETTINGS: Mapping[str, str] = {
     # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_daemon).
     "spark.python.daemon.module": "drainer.spark.startup.worker_daemon",
     "spark.python.worker.reuse": "true",
+    # On a busy machine JVM and worker may need longer than the default of 15 s to connect, and the task would fail.
+    "spark.python.authenticate.socketTimeout": "120s",
     # 0.15 to 0.08 s a trigger together with the above.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",

@@ -139,7 +139,9 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  a session that is stopped meanwhile fails in many ways
-        why = lacking(str(error))
+        why = None
+        with contextlib.suppress(Exception):  # Spark's errors ask the JVM for their text, and it may have ended
+            why = lacking(str(error))
         if why is not None:
             _log.warning("an executor cannot run the drainer's tasks", why=why)
     finally:

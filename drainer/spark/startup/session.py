@@ -18,9 +18,10 @@ from pyspark.sql import SparkSession
 from drainer.apply.progress import Stopped
 from drainer.spark import register
 from drainer.spark.errors import JVM_ENDED, reason_of, text_of
-from drainer.spark.startup import late_pandas, node_requirements
+from drainer.spark.startup import node_requirements
 from drainer.spark.startup.java import SparkUnavailable
 from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when, start_jvm
+from drainer.spark.startup.worker_imports import defer_pandas
 
 JVM_EXIT_S = 10
 
@@ -42,7 +43,7 @@ def start_session(
 def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> SparkSession:
     """Open a session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping`
     returns True; the JVM has ended then."""
-    late_pandas.install()
+    defer_pandas()
     gateway, told = None, ""
     conf = SparkConf(loadDefaults=False).setAll(list(jvm.settings.items()))
     try:

@@ -5,7 +5,9 @@ collection that Spark runs after every task skips it (5 ms of CPU instead of 50)
 on import; grpc opens its channels in the workers only.
 
 pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarrow would import it at the first array
-made from a list, for a second of CPU.
+made from a list, for a second of CPU. In the driver's process its import is deferred until it is used: pyspark imports
+it to check its version, and, through its testing module, with the first list sent to the JVM. The drainer does not use
+it, and the import takes more than a second of CPU of the start. pyarrow creates no pandas objects in this process.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import functools
 import gc
 import importlib
 import sys
+import types
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 
 # Settings of glibc that make it reuse freed memory. By default each value of some MiB is mapped anew, and the kernel
@@ -48,6 +52,47 @@ class WithoutPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is hidden from pyarrow here", name=fullname)
+
+
+class LatePandas(types.ModuleType):
+    """Placeholder for pandas that is replaced by the real module at the first access to more than its version. Until
+    then its submodules cannot be imported, which the drainer's process never does."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__("pandas")
+        self.__version__ = version
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # module attributes only, not the contents of pandas
+            raise AttributeError(name)
+        if sys.modules.get("pandas") is self:
+            del sys.modules["pandas"]
+        return getattr(importlib.import_module("pandas"), name)
+
+
+def defer_pandas() -> None:
+    """Install the placeholder in the driver's process, unless pandas has been imported already or is missing."""
+    if "pandas" in sys.modules:
+        return
+    try:
+        version = metadata.version("pandas")
+    except metadata.PackageNotFoundError:
+        return
+    _hide_from_arrow()
+    sys.modules["pandas"] = LatePandas(version)
+
+
+def _hide_from_arrow() -> None:
+    """pyarrow checks once, at the first array of Python values, whether pandas exists, and imports it: a second of CPU
+    in the first batch. Make that check here while pandas is hidden."""
+    import pyarrow as pa
+
+    hidden = WithoutPandas()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(hidden)
 
 
 def _keep_memory() -> None:

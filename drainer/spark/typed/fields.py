@@ -5,7 +5,7 @@ and the errors of its rows. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog.errors import BinlogError
 from binlog.tidb.table import ColumnInfo, TableInfo
@@ -21,6 +21,8 @@ from pyspark.sql.types import (
 )
 
 from drainer.row.layout import replicated
+from drainer.schema.event_filter import EventFilter
+from drainer.schema.rules import Rules
 from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.types import spark_type
 
@@ -112,6 +114,21 @@ def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name,
     return tables
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """What is left out of the changes of the stream's tables, and masked. Picklable. `values`: the rules for columns
+    and rows; `ignored_ts`: commit_ts of transactions that are left out."""
+
+    values: Rules = field(default_factory=Rules)
+    events: EventFilter = field(default_factory=EventFilter)
+    ignored_ts: tuple[int, ...] = ()
+
+    def applied(self, name: Name, info: TableInfo) -> TableInfo:
+        """The table without the columns that are left out. Raises RuleRefused, naming rule, table and column."""
+        applied = self.values.applied(name[0], info)
+        return info if applied is None else applied.info
+
+
 # Parameters of a task of the change stream, and the errors of its rows.
 
 
@@ -140,10 +157,12 @@ class ValueUnfit(BinlogError):
 class Reading:
     """Parameters of a task; picklable. `watched`: includes every DDL that affects the task's rows; a column that is not
     in it was not public when the row was written. `begin_version`: schema version at the start of the query. `collect`:
-    put columns added by a DDL into the column `added` instead of raising. `zero_dates_fail`: raise for zero dates."""
+    put columns added by a DDL into the column `added` instead of raising. `zero_dates_fail`: raise for zero dates.
+    `fields` has the columns that `rules` leave."""
 
     watched: Watched
     fields: Fields
     begin_version: int
     collect: bool = False
     zero_dates_fail: bool = False
+    rules: StreamRules = field(default_factory=StreamRules)

@@ -12,9 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 
 import pyarrow as pa
 from binlog.errors import BinlogError
+from binlog.runtime.config import load
+from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 from binlog.tidb.table import TableInfo
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -32,8 +35,10 @@ from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions, one_line_errors
 from drainer.spark.source.stream import Pumps, StreamReader
-from drainer.spark.typed.fields import Fields, Reading, change_schema, chosen, fields_of
+from drainer.spark.typed.fields import Fields, Reading, StreamRules, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
+
+_log = get_logger(__name__)
 
 # DDL history of a change stream: read at the start of the query and again when rows may need newer jobs.
 FINISH_WAIT_S = 60.0  # for the job of a column that a status port already shows as public
@@ -115,19 +120,30 @@ class ChangesTask(InputPartition):  # type: ignore[misc]  # mypy does not follow
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """Return the Spark schema of the current tables. Raises TablesUnfit, HistoryBroken, EtcdError."""
+    """Return the Spark schema of the current tables. Raises TablesUnfit, RuleRefused, HistoryBroken, EtcdError."""
     pumps = Pumps(options)
     try:
         history = table_history(options, pumps)
-        fields = _fields(history, options, pumps)
+        fields = _fields(history, options, pumps, read_rules(options.rules_file))
     finally:
         pumps.close()
     return change_schema(fields, collect=options.schema_changes == "collect")
 
 
-def _fields(history: TableHistory, options: SourceOptions, pumps: Pumps) -> Fields:
+def read_rules(file: str) -> StreamRules:
+    """Return the rules of a drainer's configuration file, none if `file` is empty. Raises ConfigError."""
+    if not file:
+        return StreamRules()
+    from drainer.config import PROGRAM  # executors do not need it
+
+    syncer = load(PROGRAM, ["-config", file], environ={}).syncer
+    return StreamRules(syncer.rules().without_routes(), syncer.events(), syncer.ignore_txn_commit_ts)
+
+
+def _fields(history: TableHistory, options: SourceOptions, pumps: Pumps, rules: StreamRules) -> Fields:
     pumps.run(history.refresh())
-    return fields_of(chosen(history.watched, options.tables, history.describe()))
+    tables = chosen(history.watched, options.tables, history.describe())
+    return fields_of({name: rules.applied(name, info) for name, info in tables.items()})
 
 
 class _Tables:
@@ -137,7 +153,11 @@ class _Tables:
         self._options = options
         self._pumps = pumps
         self._history = table_history(options, pumps)
-        self._fields = _fields(self._history, options, pumps)
+        self._rules = read_rules(options.rules_file)
+        self._fields = _fields(self._history, options, pumps, self._rules)
+        newest = self._history.watched.newest
+        for text in self._rules.values.warnings([(name[0], newest[name]) for name in self._fields.columns]):
+            _log.warning("a rule has no effect on this stream", rules_file=options.rules_file, rule=text)
         self._begin_version = self._history.watched.version
         self._read_at_ts = 0  # binlogs up to this ts had been written when the history was last read
         if change_schema(self._fields, collect=options.schema_changes == "collect") != schema:
@@ -201,6 +221,7 @@ class _Tables:
             self._begin_version,
             collect=options.schema_changes == "collect",
             zero_dates_fail=options.zero_dates == "fail",
+            rules=self._rules,
         )
         return ChangesTask(ranges, self._pumps.cluster_id, options.security, reading)
 
@@ -260,9 +281,9 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     changes = Changes(partition.reading)
     try:
         merged = heapq.merge(*[_served(part, partition) for part in partition.ranges])
-        for _, group in groupby(merged, key=lambda scanned: scanned[0]):
-            for transaction in in_order(list(group)):
-                changes.add(transaction)
+        for _, group in groupby(merged, key=attrgetter("commit_ts")):
+            for transaction in in_order(group):
+                changes.add(transaction.payload)
                 if changes.is_full:
                     yield from _not_empty(changes.batch())
         yield from _not_empty(changes.batch())

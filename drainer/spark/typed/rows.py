@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from drainer.batch.work import Kind
 from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.changes.scan import Rows, scan_all
-from drainer.row.transaction import Scanned
 from drainer.spark.typed.fields import Reading, SchemaChanged, change_schema
 from drainer.spark.typed.row_reader import Part, RowReader
 
@@ -38,13 +37,10 @@ class Changes:
         self._payloads: list[bytes] = []
         self._bytes = 0
 
-    def add(self, transaction: Scanned) -> None:
+    def add(self, payload: bytes) -> None:
         """Add a transaction; transactions must be added in upstream's order."""
-        is_single, table_id = bool(transaction[2]), transaction[4]
-        if is_single and table_id not in self._reading.watched.ids:
-            return
-        self._payloads.append(transaction[1])
-        self._bytes += len(transaction[1])
+        self._payloads.append(payload)
+        self._bytes += len(payload)
 
     @property
     def is_full(self) -> bool:
@@ -63,6 +59,9 @@ class Changes:
 
     def _batch(self, rows: Rows) -> pa.RecordBatch:
         """If several rows are bad, the error may be that of any of them."""
+        ignored = self._reading.rules.ignored_ts
+        if ignored:
+            rows = rows.take(~np.isin(rows.commit_ts, np.array(ignored, rows.commit_ts.dtype)))
         parts = [part for group in _by_version(rows) for part in self._parts(group)]
         return _joined(parts, self.schema)
 
@@ -71,7 +70,7 @@ class Changes:
         reader = self._reader(int(group.table_id[0]), int(group.version[0]), int(group.commit_ts.min()))
         if reader is None:
             return
-        for kind in Kind:
+        for kind in (kind for kind in Kind if kind not in reader.ignored_kinds):
             rows = group.take(group.kind == int(kind))
             if len(rows):
                 yield from reader.read(kind, rows, together_min=self._vector_rows_min)

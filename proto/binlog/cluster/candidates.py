@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from binlog.cluster.keepalive import Keep, KeepAlive, boot_clock_s
+from binlog.cluster.keepalive import Keep, KeepAliveThread
 from binlog.cluster.kv import KV, Etcd, Lease
 from binlog.cluster.registry import ROOT
+from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError, EtcdError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -27,10 +28,6 @@ POLL_S: Final = 2.0
 RETRY_S: Final = 0.5
 
 _log = get_logger(__name__)
-
-
-class Overtaken(BinlogError):
-    """This process lost its lease, and another one runs now."""
 
 
 class Candidate:
@@ -49,7 +46,7 @@ class Candidate:
         self._lease_s = lease_s
         self._prefix = f"{CANDIDATES_PREFIX}{node_id}/"
         self._key, self._revision = "", 0
-        self._lease: tuple[Lease, KeepAlive] | None = None
+        self._lease: tuple[Lease, KeepAliveThread] | None = None
         self.running = ""
         self.waiting: Sequence[str] = ()
 
@@ -71,13 +68,14 @@ class Candidate:
                 await asyncio.sleep(min(RETRY_S, self._poll_s))
 
     async def stay_first(self) -> None:
-        """Run until cancelled. Raises Overtaken if another process is first. Without an answer of etcd this process
+        """Run until cancelled. Raises BinlogError if another process is first. Without an answer of etcd this process
         stays: nobody else can take over then."""
         while True:
             await asyncio.sleep(self._poll_s)
             with suppress(EtcdError):
                 if not await self._is_first():
-                    raise Overtaken(f"the lease of this drainer ended, and {self._node_id} runs at {self.running} now")
+                    why = f"the lease of this drainer ended, and {self._node_id} runs at {self.running} now"
+                    raise BinlogError(why)
 
     async def leave(self) -> None:
         """Give way to the next process at once."""

@@ -20,12 +20,10 @@ import grpc
 from aetcd import rpc
 from grpc import aio
 
-from binlog.cluster.kv import KV, Compare, Etcd, Event, EventKind, Lease, Put
-from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
+from binlog.cluster.kv import KV, Compare, Etcd, Event, EventKind, Put
+from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 from binlog.runtime.channel import keepalive, open_channel
 from binlog.runtime.security import Security
-
-__all__ = ["KV", "Compare", "Etcd", "Event", "EventKind", "Lease", "Put", "connect_etcd"]
 
 REQUEST_TIMEOUT_S = 5.0  # as in the original (R-06)
 MESSAGE_BYTES_MAX = 64 << 20
@@ -79,10 +77,34 @@ class GrpcLease:
     _etcd: GrpcEtcd
 
     async def keep_alive(self) -> int:
-        return await self._etcd.keep_alive(self.id)
+        """Renew the lease on a stream of its own. A repeated renewal does no harm, so every endpoint is tried."""
+        request = rpc.LeaseKeepAliveRequest(ID=self.id)
+
+        async def once(endpoint: _Endpoint) -> Any:
+            call = endpoint.leases.LeaseKeepAlive(timeout=self._etcd.timeout_s)
+            try:
+                await call.write(request)
+                response = await call.read()
+                if response is aio.EOF:
+                    raise EtcdError(f"keep-alive of lease {self.id:x}: {endpoint.url} ended it without an answer")
+                return response
+            finally:
+                call.cancel()
+
+        response = await self._etcd.read(f"keep-alive of lease {self.id:x}", once)
+        if response.TTL <= 0:
+            raise LeaseExpired(f"etcd lease {self.id:x} has expired")
+        return int(response.TTL)
 
     async def revoke(self) -> None:
-        await self._etcd.revoke(self.id)
+        request = rpc.LeaseRevokeRequest(ID=self.id)
+        what = f"revoke of lease {self.id:x}"
+        endpoint = await self._etcd.connected(what)
+        try:
+            await endpoint.leases.LeaseRevoke(request, timeout=self._etcd.timeout_s)
+        except aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise self._etcd.failed(what, endpoint, error) from error
 
 
 class GrpcEtcd:
@@ -90,33 +112,29 @@ class GrpcEtcd:
 
     def __init__(self, endpoints: Sequence[str], security: Security, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._endpoints = [_Endpoint(url, security) for url in endpoints]
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._current = 0
 
     async def get(self, key: str) -> KV | None:
         request = rpc.RangeRequest(key=key.encode())
-        response = await self._read(f"get {key}", lambda e: e.kv.Range(request, timeout=self._timeout_s))
+        response = await self.read(f"get {key}", lambda e: e.kv.Range(request, timeout=self.timeout_s))
         return _kv(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: str) -> tuple[list[KV], int]:
         request = rpc.RangeRequest(key=prefix.encode(), range_end=_prefix_end(prefix))
-        response = await self._read(f"range {prefix}", lambda e: e.kv.Range(request, timeout=self._timeout_s))
+        response = await self.read(f"range {prefix}", lambda e: e.kv.Range(request, timeout=self.timeout_s))
         return [_kv(kv) for kv in response.kvs], response.header.revision
 
     async def put(self, key: str, value: bytes, *, lease: int | None = None) -> int:
         request = rpc.PutRequest(key=key.encode(), value=value, lease=lease or 0)
-        response = await self._write(f"put {key}", lambda e: e.kv.Put(request, timeout=self._timeout_s))
+        response = await self._write(f"put {key}", lambda e: e.kv.Put(request, timeout=self.timeout_s))
         return int(response.header.revision)
 
     async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
         return await self.txn([Compare(key, mod_revision=mod_revision)], [Put(key, value, lease)])
 
-    async def delete(self, key: str, *, mod_revision: int | None = None) -> bool:
-        delete = rpc.DeleteRangeRequest(key=key.encode())
-        compare = [] if mod_revision is None else _compares([Compare(key, mod_revision=mod_revision)])
-        request = rpc.TxnRequest(compare=compare, success=[rpc.RequestOp(request_delete_range=delete)])
-        response = await self._write(f"delete {key}", lambda e: e.kv.Txn(request, timeout=self._timeout_s))
-        return bool(response.succeeded and response.responses[0].response_delete_range.deleted)
+    async def delete(self, key: str) -> None:
+        await self.txn([], deletes=[key])
 
     async def txn(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
@@ -126,13 +144,13 @@ class GrpcEtcd:
             for p in puts
         ]
         operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=k.encode())) for k in deletes]
-        request = rpc.TxnRequest(compare=_compares(compares), success=operations)
+        request = rpc.TxnRequest(compare=[_compare(compare) for compare in compares], success=operations)
         names = ", ".join([p.key for p in puts] + list(deletes))
-        response = await self._write(f"txn on {names}", lambda e: e.kv.Txn(request, timeout=self._timeout_s))
+        response = await self._write(f"txn on {names}", lambda e: e.kv.Txn(request, timeout=self.timeout_s))
         return int(response.header.revision) if response.succeeded else None
 
     async def watch(self, prefix: str, *, revision: int) -> AsyncIterator[list[Event]]:
-        endpoint = await self._connected(f"watch {prefix}")
+        endpoint = await self.connected(f"watch {prefix}")
         create = rpc.WatchCreateRequest(key=prefix.encode(), range_end=_prefix_end(prefix), start_revision=revision + 1)
         call = endpoint.watches.Watch(metadata=_HAS_LEADER)
         try:
@@ -144,7 +162,10 @@ class GrpcEtcd:
                 if response is aio.EOF:
                     raise WatchBroken(f"watch of {prefix}: {endpoint.url} ended it: {await call.details()}")
                 if response.compact_revision:
-                    raise WatchCompacted(prefix, revision, response.compact_revision)
+                    newest = response.compact_revision
+                    raise WatchBroken(
+                        f"watch of {prefix} after revision {revision}: history up to revision {newest} is compacted"
+                    )
                 if response.canceled:
                     raise WatchBroken(f"watch of {prefix}: cancelled by {endpoint.url}: {response.cancel_reason}")
                 if response.events:
@@ -157,83 +178,53 @@ class GrpcEtcd:
 
     async def lease(self, ttl_s: int) -> GrpcLease:
         request = rpc.LeaseGrantRequest(TTL=ttl_s)
-        response = await self._write("lease grant", lambda e: e.leases.LeaseGrant(request, timeout=self._timeout_s))
+        response = await self._write("lease grant", lambda e: e.leases.LeaseGrant(request, timeout=self.timeout_s))
         return GrpcLease(int(response.ID), int(response.TTL), self)
-
-    async def keep_alive(self, lease_id: int) -> int:
-        """Renew a lease once, on its own stream. A repeated renewal does no harm, so every endpoint is tried."""
-        request = rpc.LeaseKeepAliveRequest(ID=lease_id)
-
-        async def once(endpoint: _Endpoint) -> Any:
-            call = endpoint.leases.LeaseKeepAlive(timeout=self._timeout_s)
-            try:
-                await call.write(request)
-                response = await call.read()
-                if response is aio.EOF:
-                    raise EtcdError(f"keep-alive of lease {lease_id:x}: {endpoint.url} ended it without an answer")
-                return response
-            finally:
-                call.cancel()
-
-        response = await self._read(f"keep-alive of lease {lease_id:x}", once)
-        if response.TTL <= 0:
-            raise LeaseExpired(lease_id)
-        return int(response.TTL)
-
-    async def revoke(self, lease_id: int) -> None:
-        request = rpc.LeaseRevokeRequest(ID=lease_id)
-        what = f"revoke of lease {lease_id:x}"
-        endpoint = await self._connected(what)
-        try:
-            await endpoint.leases.LeaseRevoke(request, timeout=self._timeout_s)
-        except aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
-                raise self._failed(what, endpoint, error) from error
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
             await endpoint.channel.close()
 
-    async def _connected(self, what: str) -> _Endpoint:
+    async def connected(self, what: str) -> _Endpoint:
         """Return the first connected endpoint, starting with the last one used. Each gets an equal share of the
         timeout.
         """
-        share_s = self._timeout_s / len(self._endpoints)
+        share_s = self.timeout_s / len(self._endpoints)
         for _ in self._endpoints:
             endpoint = self._endpoints[self._current]
             if await endpoint.ready(share_s):
                 return endpoint
             self._move_on(endpoint)
         urls = ", ".join(endpoint.url for endpoint in self._endpoints)
-        raise EtcdError(f"{what}: no connection to etcd at {urls} within {self._timeout_s:g} s; is it running?")
+        raise EtcdError(f"{what}: no connection to etcd at {urls} within {self.timeout_s:g} s; is it running?")
 
     def _move_on(self, endpoint: _Endpoint) -> None:
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
-    def _failed(self, what: str, endpoint: _Endpoint, error: Exception) -> EtcdError:
+    def failed(self, what: str, endpoint: _Endpoint, error: Exception) -> EtcdError:
         self._move_on(endpoint)
         return EtcdError(f"{what}: {_why(endpoint, error)}")
 
     async def _write(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
-        endpoint = await self._connected(what)
+        endpoint = await self.connected(what)
         try:
             with _closing_is_an_error(what):
                 return await call(endpoint)
         except aio.AioRpcError as error:
-            raise self._failed(what, endpoint, error) from error
+            raise self.failed(what, endpoint, error) from error
 
-    async def _read(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
+    async def read(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
         failure = EtcdError(what)
         for _ in self._endpoints:
-            endpoint = await self._connected(what)
+            endpoint = await self.connected(what)
             try:
                 with _closing_is_an_error(what):
                     return await call(endpoint)
             except WatchBroken:
                 raise
             except (aio.AioRpcError, asyncio.InvalidStateError, EtcdError) as error:
-                failure = self._failed(what, endpoint, error)
+                failure = self.failed(what, endpoint, error)
         raise failure
 
 
@@ -275,16 +266,10 @@ def _event(event: Any) -> Event:
     return Event(kind, _kv(event.kv))
 
 
-def _compares(compares: Sequence[Compare]) -> list[Any]:
-    made = []
-    for compare in compares:
-        key = compare.key.encode()
-        if compare.mod_revision is not None:
-            made.append(
-                rpc.Compare(
-                    result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=key, mod_revision=compare.mod_revision
-                )
-            )
-        if compare.value is not None:
-            made.append(rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.VALUE, key=key, value=compare.value))
-    return made
+def _compare(compare: Compare) -> Any:
+    return rpc.Compare(
+        result=rpc.Compare.EQUAL,
+        target=rpc.Compare.MOD,
+        key=compare.key.encode(),
+        mod_revision=compare.mod_revision,
+    )

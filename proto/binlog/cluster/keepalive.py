@@ -7,17 +7,15 @@ process and complains in the application's log. grpc's blocking layer does not.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import grpc
 from aetcd import rpc
 
 from binlog.cluster.kv import Lease
-from binlog.errors import BinlogError, EtcdError
+from binlog.cluster.tso import boot_clock_s
+from binlog.errors import EtcdError
 from binlog.runtime.channel import open_blocking_channel
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -31,78 +29,22 @@ _OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_bac
 _log = get_logger(__name__)
 
 
-def _outage() -> Outage:
-    return Outage(_log, "cannot renew an etcd lease", "etcd lease renewed again")
-
-
-def boot_clock_s() -> float:
-    """Return the time of a clock that also runs while the machine is suspended, where available."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
-
-
-class KeepAlive(Protocol):
-    """Renews a lease from construction until `stop`."""
-
-    @property
-    def until_s(self) -> float:
-        """Time on `boot_clock_s` until which the lease is valid. If it is in the past, the lease is expired or its
-        state unknown.
-        """
-        ...
-
-    def stop(self) -> None: ...
-
-
-Keep = Callable[[Lease, float], KeepAlive]  # a lease, and the time on `boot_clock_s` at which it was requested
-
-
-class KeepAliveTask:
-    """Renews a lease in the running event loop. For an etcd in memory, and for programs whose loop is never busy for
-    long.
-    """
-
-    def __init__(self, lease: Lease, asked_s: float) -> None:
-        self._lease = lease
-        self._until_s = asked_s + lease.ttl_s
-        self._task = asyncio.create_task(self._run(), name="lease keep-alive")
-
-    @property
-    def until_s(self) -> float:
-        return self._until_s
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        failing = _outage()
-        while True:
-            await asyncio.sleep(self._lease.ttl_s / RENEWALS_PER_TTL)
-            asked_s = boot_clock_s()
-            try:
-                self._until_s = asked_s + await self._lease.keep_alive()
-            except BinlogError as error:
-                failing.failed(lease=f"{self._lease.id:x}", error=error)
-            else:
-                failing.over()
-
-
 class KeepAliveThread:
-    """Renews a lease in a daemon thread, over its own connections to `endpoints`."""
+    """Renews a lease in a daemon thread, over its own connections to `endpoints`.
+
+    `until_s`: until when the lease is valid, as a time of `boot_clock_s`. A time in the past: the lease has expired, or
+    its state is unknown.
+    """
 
     def __init__(self, endpoints: Sequence[str], security: Security | None, lease: Lease, asked_s: float) -> None:
         self._endpoints = endpoints
         self._security = security
         self._lease_id = lease.id
         self._ttl_s: float = lease.ttl_s
-        self._until_s = asked_s + lease.ttl_s  # from here on only the thread writes it
+        self.until_s = asked_s + lease.ttl_s  # from here on only the thread writes it
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keep-alive", daemon=True)
         self._thread.start()
-
-    @property
-    def until_s(self) -> float:
-        return self._until_s
 
     def stop(self) -> None:
         """Stop the thread after its current request, without waiting."""
@@ -110,7 +52,7 @@ class KeepAliveThread:
 
     def _run(self) -> None:
         channels = [open_blocking_channel(url, self._security, _OPTIONS) for url in self._endpoints]
-        failing = _outage()
+        failing = Outage(_log, "cannot renew an etcd lease", "etcd lease renewed again")
         pause_s = self._ttl_s / RENEWALS_PER_TTL
         try:
             while not self._stopped.wait(pause_s):
@@ -123,10 +65,10 @@ class KeepAliveThread:
                         failing.failed(lease=f"{self._lease_id:x}", error=error)
                     continue
                 if ttl_s <= 0:  # the lease has ended; the next caller of the lease gets LeaseExpired
-                    self._until_s = float("-inf")
+                    self.until_s = float("-inf")
                     return
                 failing.over()
-                self._until_s = asked_s + ttl_s
+                self.until_s = asked_s + ttl_s
                 pause_s = ttl_s / RENEWALS_PER_TTL
         finally:
             for channel in channels:
@@ -153,6 +95,10 @@ class KeepAliveThread:
             except grpc.RpcError as error:
                 failure = f"{url} answered {error.code().name}: {error.details()}"
         raise EtcdError(f"keep-alive of lease {self._lease_id:x}: {failure}")
+
+
+# a lease, and the time on `boot_clock_s` at which it was requested
+Keep = Callable[[Lease, float], KeepAliveThread]
 
 
 def keep_in_thread(endpoints: Sequence[str], security: Security | None) -> Keep:

@@ -39,11 +39,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition of a transaction: the key has this mod_revision (0: it is absent), this value, or both."""
+    """A condition of a transaction: the key has this mod_revision (0: it is absent)."""
 
     key: str
-    mod_revision: int | None = None
-    value: bytes | None = None
+    mod_revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,8 @@ class Etcd(Protocol):
         """
         ...
 
-    async def delete(self, key: str, *, mod_revision: int | None = None) -> bool:
-        """Delete a key. Return False if it is absent or does not have the given mod_revision."""
+    async def delete(self, key: str) -> None:
+        """Delete a key, if it is there."""
         ...
 
     async def txn(
@@ -114,9 +113,8 @@ class Etcd(Protocol):
         """Yield the changes *after* `revision` (of a list or a write), in order. Changes of one revision arrive
         together.
 
-        The watch never ends by itself. It raises WatchBroken when the connection or the member fails, and
-        WatchCompacted when the history is no longer available. The caller then lists again and watches from the
-        revision of that list.
+        The watch never ends by itself. It raises WatchBroken when the connection or the member fails, or when
+        the history is no longer available. The caller then lists again and watches from the revision of that list.
         """
         ...
 

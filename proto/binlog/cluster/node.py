@@ -6,13 +6,12 @@ read it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
 
-from binlog.errors import DecodeError, LifecycleError
+from binlog.errors import BinlogError, DecodeError
+from binlog.tidb.document import Layout, Reader, Typed, dump_document
 
 # Labels of this project. The original's programs ignore them.
 FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
@@ -55,37 +54,51 @@ class Event(StrEnum):
     PAUSE = "pause"  # a request to pause, or a signal
     CLOSE = "close"  # a request to leave the cluster permanently
     DRAINED = "drained"  # accepts no writes and has nothing pending; when closing, drainers have read everything too
-    FORCE_OFFLINE = "force offline"  # an operator declares the node gone, without contacting it
 
 
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     State.OFFLINE: {Event.START: State.ONLINE},
-    State.ONLINE: {
-        Event.START: State.ONLINE,
-        Event.PAUSE: State.PAUSING,
-        Event.CLOSE: State.CLOSING,
-        Event.FORCE_OFFLINE: State.OFFLINE,
-    },
-    State.PAUSING: {
-        Event.START: State.ONLINE,
-        Event.DRAINED: State.PAUSED,
-        Event.FORCE_OFFLINE: State.OFFLINE,
-    },
-    State.PAUSED: {Event.START: State.ONLINE, Event.FORCE_OFFLINE: State.OFFLINE},
-    State.CLOSING: {
-        Event.START: State.ONLINE,
-        Event.DRAINED: State.OFFLINE,
-        Event.FORCE_OFFLINE: State.OFFLINE,
-    },
+    State.ONLINE: {Event.START: State.ONLINE, Event.PAUSE: State.PAUSING, Event.CLOSE: State.CLOSING},
+    State.PAUSING: {Event.START: State.ONLINE, Event.DRAINED: State.PAUSED},
+    State.PAUSED: {Event.START: State.ONLINE},
+    State.CLOSING: {Event.START: State.ONLINE, Event.DRAINED: State.OFFLINE},
 }
 
 
 def next_state(state: State, event: Event) -> State:
-    """Return the state after `event`. Raises LifecycleError if the transition does not exist."""
+    """Return the state after `event`. Raises BinlogError if the transition does not exist."""
     after = TRANSITIONS[state].get(event)
     if after is None:
-        raise LifecycleError(f"a node that is {state} cannot {event}")
+        raise BinlogError(f"a node that is {state} cannot {event}")
     return after
+
+
+def _state(read: Reader, key: str) -> State:
+    text = read.text(key)
+    try:
+        return State(text)
+    except ValueError as error:
+        raise DecodeError(read.what, offset=0, detail=f"unknown state {text!r}") from error
+
+
+def _label(read: Reader, key: str) -> Mapping[str, str] | None:
+    document = read.child(key)
+    if document is None:
+        return None
+    labels = Reader(Reader(document, f"{read.what}.{key}").child("labels") or {}, f"{read.what}.{key}")
+    return {name: labels.text(name) for name in labels.document}
+
+
+_STATUS = Layout(
+    Typed("nodeId", Reader.text, name="node_id"),
+    Typed("host", Reader.text),
+    Typed("state", _state),
+    Typed("isAlive", Reader.boolean, name="is_alive"),
+    Typed("score", Reader.integer),
+    Typed("label", _label, lambda label: None if label is None else {"labels": dict(label)}),
+    Typed("maxCommitTS", Reader.integer, name="max_commit_ts"),
+    Typed("updateTS", Reader.integer, name="update_ts"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,69 +126,14 @@ class NodeStatus:
 
     def to_json(self) -> bytes:
         """Return compact JSON as Go writes it, with `<`, `>` and `&` escaped."""
-        document = {
-            "nodeId": self.node_id,
-            "host": self.host,
-            "state": self.state.value,
-            "isAlive": self.is_alive,
-            "score": self.score,
-            "label": None if self.label is None else {"labels": dict(self.label)},
-            "maxCommitTS": self.max_commit_ts,
-            "updateTS": self.update_ts,
-        }
-        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-        return text.translate(_GO_ESCAPES).encode()
+        return dump_document(_STATUS.write(self))
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeStatus:
-        """Parse a record. Every key except nodeId and state may be absent; unknown keys are ignored. Raises
+        """Parse a record. Every key except nodeId and state may be absent or null; unknown keys are ignored. Raises
         DecodeError.
         """
-        try:
-            document = json.loads(data)
-        except ValueError as error:
-            offset = getattr(error, "pos", getattr(error, "start", 0))
-            raise DecodeError("node status", offset=offset, detail="not JSON") from error
-        if not isinstance(document, dict):
-            raise DecodeError("node status", offset=0, detail=f"an object was expected, not {type(document).__name__}")
-        return cls(
-            node_id=_typed(document, "nodeId", str, None),
-            host=_typed(document, "host", str, ""),
-            state=_state(document),
-            is_alive=_typed(document, "isAlive", bool, False),
-            score=_typed(document, "score", int, 0),
-            label=_label(document.get("label")),
-            max_commit_ts=_typed(document, "maxCommitTS", int, 0),
-            update_ts=_typed(document, "updateTS", int, 0),
-        )
-
-
-_T = TypeVar("_T")
-
-_GO_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
-
-
-def _typed(document: Mapping[str, Any], key: str, kind: type[_T], default: _T | None) -> _T:
-    value = document.get(key, default)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise DecodeError("node status", offset=0, detail=f"{key} must be {kind.__name__}, not {value!r}")
-    return value
-
-
-def _state(document: Mapping[str, Any]) -> State:
-    text = document.get("state")
-    try:
-        return State(text)  # type: ignore[arg-type]  # a wrong type raises the ValueError below
-    except ValueError as error:
-        raise DecodeError("node status", offset=0, detail=f"unknown state {text!r}") from error
-
-
-def _label(value: object) -> Mapping[str, str] | None:
-    if value is None:
-        return None
-    labels = value.get("labels") if isinstance(value, dict) else value
-    if labels is None:
-        return {}
-    if not isinstance(labels, dict) or not all(isinstance(v, str) for v in labels.values()):
-        raise DecodeError("node status", offset=0, detail=f"label must be null or hold labels, not {value!r}")
-    return labels
+        found = cls(**_STATUS.read(Reader.of(data, "node status")))
+        if not found.node_id:
+            raise DecodeError("node status", offset=0, detail="nodeId is missing")
+        return found

@@ -6,7 +6,7 @@ The same client works with a real PD and with an elected pump, which serves GetM
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from grpc import aio
 
 from binlog.cluster.tso import LOGICAL_BITS, compose
 from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
-from binlog.runtime.channel import keepalive, open_channel
+from binlog.pb import pdpb_pb2
+from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 
 REQUEST_TIMEOUT_S = 3.0
@@ -46,16 +46,14 @@ async def ask_members(url: str, security: Security | None = None) -> Allocator:
 
     Raises NotPD if the server is not a PD, TimestampUnavailable if there is no usable answer.
     """
-    channel = open_channel(url, security, _OPTIONS)
     try:
-        stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
-        response = await stub.GetMembers(pdpb_pb2.GetMembersRequest(), timeout=REQUEST_TIMEOUT_S)
+        async with open_channel(url, security, _OPTIONS) as channel:
+            stub = stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD")
+            response = await stub.GetMembers(pdpb_pb2.GetMembersRequest(), timeout=REQUEST_TIMEOUT_S)
     except aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             raise NotPD(f"{url} is not a PD: {error.details()}") from error
         raise TimestampUnavailable(f"PD at {url}: {error.code().name}: {error.details()}") from error
-    finally:
-        await channel.close()
     _check_header(url, response.header)
     if response.header.cluster_id == 0:
         raise TimestampUnavailable(f"PD at {url} answered without a cluster id")
@@ -92,19 +90,40 @@ async def gc_safepoint(leader: Allocator, security: Security | None = None) -> i
 
     Raises TimestampUnavailable if PD does not answer.
     """
-    channel = open_channel(leader.address, security, _OPTIONS)
-    try:
-        stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
-        header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
-        request = pdpb_pb2.GetGCSafePointRequest(header=header)
-        response = await stub.GetGCSafePoint(request, timeout=REQUEST_TIMEOUT_S)
-    except aio.AioRpcError as error:
-        where = f"the GC safepoint of PD at {leader.address}"
-        raise TimestampUnavailable(f"{where}: {error.code().name}: {error.details()}") from error
-    finally:
-        await channel.close()
-    _check_header(leader.address, response.header)
+    request = pdpb_pb2.GetGCSafePointRequest(header=pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id))
+    response = await _ask(leader, security, "GetGCSafePoint", request)
     return int(response.safe_point)
+
+
+async def hold_gc(leader: Allocator, service: str, ts: int, ttl_s: int, security: Security | None = None) -> None:
+    """Keep what is readable at `ts` from being removed for `ttl_s` seconds, instead of what was asked for under this
+    name before; 0: no longer.
+
+    Raises TimestampUnavailable if PD does not answer, or if it may have been removed already.
+    """
+    request = pdpb_pb2.UpdateServiceGCSafePointRequest(
+        header=pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id),
+        service_id=service.encode(),
+        TTL=ttl_s,
+        safe_point=ts,
+    )
+    response = await _ask(leader, security, "UpdateServiceGCSafePoint", request)
+    if ttl_s and response.min_safe_point > ts:
+        raise TimestampUnavailable(
+            f"PD at {leader.address}: GC may have passed {ts}: it is at {response.min_safe_point}"
+        )
+
+
+async def _ask(leader: Allocator, security: Security | None, method: str, request: Any) -> Any:
+    try:
+        async with open_channel(leader.address, security, _OPTIONS) as channel:
+            stub = stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD")
+            response = await getattr(stub, method)(request, timeout=REQUEST_TIMEOUT_S)
+    except aio.AioRpcError as error:
+        where = f"{method} of PD at {leader.address}"
+        raise TimestampUnavailable(f"{where}: {error.code().name}: {error.details()}") from error
+    _check_header(leader.address, response.header)
+    return response
 
 
 def _check_header(address: str, header: Any) -> None:
@@ -113,7 +132,7 @@ def _check_header(address: str, header: Any) -> None:
 
 
 class TsoClient:
-    """Gets timestamps over one stream from the allocator that `locate` returns.
+    """Gets timestamps over one stream from the allocator that a subclass locates.
 
     Idle, connected, or closed. One request is in flight at a time. After a failure, a timeout or a cancellation the
     stream is discarded, so that a late answer cannot be taken for the answer to a later request. Timestamps increase
@@ -123,14 +142,17 @@ class TsoClient:
     repeatedly.
     """
 
-    def __init__(self, locate: Callable[[], Awaitable[Allocator]], security: Security | None = None) -> None:
-        self._locate = locate
+    def __init__(self, security: Security | None) -> None:
         self._security = security
         self._lock = asyncio.Lock()
         self._allocator = Allocator("", 0)
         self._channel: aio.Channel | None = None
         self._stream: aio.StreamStreamCall[Any, Any] | None = None
         self._last_ts = 0
+
+    async def locate(self) -> Allocator:
+        """Return the current allocator. Called before each stream."""
+        raise NotImplementedError
 
     async def timestamps(self, count: int) -> Sequence[int]:
         """Return `count` timestamps in ascending order, above those of earlier calls.
@@ -163,9 +185,9 @@ class TsoClient:
 
     async def _connect(self) -> None:
         if self._stream is None:
-            self._allocator = await self._locate()
+            self._allocator = await self.locate()
             self._channel = open_channel(self._allocator.address, self._security, _OPTIONS)
-            stub = pdpb_pb2_grpc.PDStub(self._channel)  # type: ignore[no-untyped-call]
+            stub = stub_of(self._channel, pdpb_pb2.DESCRIPTOR, "PD")
             self._stream = stub.Tso()
 
     async def _ask(self, count: int) -> Any:
@@ -212,16 +234,15 @@ class TsoClient:
 _closing: set[asyncio.Future[None]] = set()
 
 
-class PDClient:
+class PDClient(TsoClient):
     """The PD at some URLs. Its cluster id is queried once; later answers from another cluster are refused."""
 
     def __init__(self, urls: Sequence[str], security: Security | None = None) -> None:
         if not urls:
             raise ValueError("a PD client needs at least one URL")
+        super().__init__(security)
         self._urls = tuple(urls)
-        self._security = security
         self._cluster_id = 0
-        self._tso = TsoClient(self.locate, security)
 
     async def locate(self) -> Allocator:
         """Return the leader. Raises ClusterMismatch if another cluster answers now, or the errors of ask_first."""
@@ -236,10 +257,3 @@ class PDClient:
         if self._cluster_id == 0:
             await self.locate()
         return self._cluster_id
-
-    async def timestamps(self, count: int) -> Sequence[int]:
-        """Return timestamps. See TsoClient.timestamps."""
-        return await self._tso.timestamps(count)
-
-    async def close(self) -> None:
-        await self._tso.close()

@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from binlog.cluster.kv import Etcd, EventKind
 from binlog.cluster.registry import ROOT
 from binlog.errors import EtcdError, RegistryConflict
+from binlog.tidb.job import Job
 
 JOBS_PREFIX = f"{ROOT}/ddl/jobs/"
 SCHEMA_VERSION_KEY = f"{ROOT}/ddl/schema_version"
@@ -40,34 +41,24 @@ class PublishedJobs:
         kvs, revision = await self._etcd.range(JOBS_PREFIX)
         return [(_version(kv.key), kv.value) for kv in kvs], revision
 
-    async def publish(self, schema_version: int, job_json: bytes) -> int:
-        """Write a job once and return the revision. Raises RegistryConflict if the key holds other bytes than these."""
-        if len(job_json) > JOB_BYTES_MAX:
-            raise ValueError(
-                f"the job of schema version {schema_version} has {len(job_json)} bytes, over {JOB_BYTES_MAX}"
-            )
-        key = key_of_version(schema_version)
-        revision = await self._etcd.put_if(key, job_json, mod_revision=0)
-        if revision is not None:
-            return revision
-        there = await self._etcd.get(key)
-        if there is not None and there.value == job_json:
-            return there.mod_revision
-        raise RegistryConflict(f"key {key} in etcd already holds another job")
-
     async def used(self) -> bool:
         """Return whether a service with the embedded SDK has ever published a job."""
         return await self._etcd.get(GLOBAL_ID_KEY) is not None or await self._etcd.get(SCHEMA_VERSION_KEY) is not None
 
+    async def finished(self, job_ids: Iterable[int]) -> dict[int, int]:
+        """Return the FinishedTS of each published job, by its id. Nothing is read unless one of `job_ids` is not 0."""
+        if not any(job_ids):
+            return {}
+        jobs = [Job.from_json(text) for _, text in await self.all()]
+        return {job.id: job.finished_ts for job in jobs}
+
     async def next_schema_version(self) -> int:
         """Allocate a unique schema version. Numbers may be skipped, but are never repeated."""
-        return (await self._count(SCHEMA_VERSION_KEY, 1))[0]
+        return await self._next(SCHEMA_VERSION_KEY)
 
-    async def next_ids(self, count: int) -> list[int]:
-        """Allocate ids for tables, databases and jobs. They share one counter, as in TiDB."""
-        if count < 1:
-            raise ValueError(f"at least one id must be requested, not {count}")
-        return await self._count(GLOBAL_ID_KEY, count)
+    async def next_id(self) -> int:
+        """Allocate an id of a table, a database or a job. They share one counter, as in TiDB."""
+        return await self._next(GLOBAL_ID_KEY)
 
     async def watch(self, revision: int) -> AsyncIterator[list[tuple[int, bytes]]]:
         """Yield the jobs published after `revision`, as they arrive. Raises WatchBroken as `Etcd.watch` does."""
@@ -76,13 +67,13 @@ class PublishedJobs:
             if jobs:
                 yield jobs
 
-    async def _count(self, key: str, count: int) -> list[int]:
+    async def _next(self, key: str) -> int:
         for _ in range(ATTEMPTS_MAX):
             kv = await self._etcd.get(key)
-            newest = _number(key, kv.value) if kv is not None else 0
+            number = 1 + (_number(key, kv.value) if kv is not None else 0)
             mod_revision = kv.mod_revision if kv is not None else 0
-            if await self._etcd.put_if(key, str(newest + count).encode(), mod_revision=mod_revision) is not None:
-                return list(range(newest + 1, newest + count + 1))
+            if await self._etcd.put_if(key, str(number).encode(), mod_revision=mod_revision) is not None:
+                return number
         raise RegistryConflict(f"key {key} in etcd: {ATTEMPTS_MAX} updates in a row lost against other writers")
 
 

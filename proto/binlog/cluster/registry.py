@@ -112,7 +112,7 @@ class Registry:
             return revision
         now = await self._etcd.get(key)
         if now is None:
-            raise NodeNotFound(key)
+            raise NodeNotFound(f"key {key} in etcd not found")
         raise RegistryConflict(
             f"key {key} in etcd was written by another process: revision {now.mod_revision}, not {mod_revision}: "
             f"{now.value[:200]!r}"

@@ -19,8 +19,8 @@ from grpc import aio
 
 from binlog.cluster.pd import ask_first, gc_safepoint
 from binlog.errors import BinlogError
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.pb import pdpb_pb2, tikv_pb2
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.security import Security
 from binlog.tidb.memcomparable import decode_bytes, encode_bytes
 
@@ -71,19 +71,17 @@ class TiKV:
         cannot commit later. Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable or NotPD.
         """
         region = await self.region(primary_key)
-        channel = open_channel(region.address, self._security)
         try:
-            stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
-            found = await _find(stub, region, primary_key, start_ts)
-            commit_ts = found.commit_ts
-            if found.locked or (give_up and commit_ts is None):
-                if not found.locked:  # the check writes a rollback record, which later queries would believe
-                    await self._above_safepoint(start_ts)
-                commit_ts = await _check(stub, region, primary_key, start_ts, now_ts, give_up)
+            async with open_channel(region.address, self._security) as channel:
+                stub = stub_of(channel, tikv_pb2.DESCRIPTOR, "Tikv")
+                found = await _find(stub, region, primary_key, start_ts)
+                commit_ts = found.commit_ts
+                if found.locked or (give_up and commit_ts is None):
+                    if not found.locked:  # the check writes a rollback record, which later queries would believe
+                        await self._above_safepoint(start_ts)
+                    commit_ts = await _check(stub, region, primary_key, start_ts, now_ts, give_up)
         except aio.AioRpcError as error:
             raise StoreUnavailable(f"TiKV at {region.address}: {error.code().name}: {error.details()}") from error
-        finally:
-            await channel.close()
         if commit_ts == 0:
             await self._above_safepoint(start_ts)
         return commit_ts
@@ -91,15 +89,13 @@ class TiKV:
     async def mvcc(self, key: bytes) -> Any:
         """Return the MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
         region = await self.region(key)
-        channel = open_channel(region.address, self._security)
         try:
-            stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
-            request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
-            return await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
+            async with open_channel(region.address, self._security) as channel:
+                stub = stub_of(channel, tikv_pb2.DESCRIPTOR, "Tikv")
+                request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
+                return await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
         except aio.AioRpcError as error:
             raise StoreUnavailable(f"TiKV at {region.address}: {error.code().name}: {error.details()}") from error
-        finally:
-            await channel.close()
 
     async def _above_safepoint(self, start_ts: int) -> None:
         """Raise BelowSafepoint unless TiKV still keeps every record of the transaction."""
@@ -111,21 +107,19 @@ class TiKV:
     async def region(self, key: bytes) -> Region:
         """Return where a key is, as PD knows it. Raises StoreUnavailable, TimestampUnavailable, NotPD, DecodeError."""
         leader = await ask_first(self._pd_urls, self._security)
-        channel = open_channel(leader.address, self._security)
         try:
-            stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
-            header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
-            asked = pdpb_pb2.GetRegionRequest(header=header, region_key=encode_bytes(key))
-            found = await stub.GetRegion(asked, timeout=REQUEST_TIMEOUT_S)
-            peer = found.leader
-            if not peer.store_id:
-                raise StoreUnavailable(f"PD at {leader.address} reports no leader of the region of key {key.hex()}")
-            request = pdpb_pb2.GetStoreRequest(header=header, store_id=peer.store_id)
-            store = (await stub.GetStore(request, timeout=REQUEST_TIMEOUT_S)).store
+            async with open_channel(leader.address, self._security) as channel:
+                stub = stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD")
+                header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
+                asked = pdpb_pb2.GetRegionRequest(header=header, region_key=encode_bytes(key))
+                found = await stub.GetRegion(asked, timeout=REQUEST_TIMEOUT_S)
+                peer = found.leader
+                if not peer.store_id:
+                    raise StoreUnavailable(f"PD at {leader.address} reports no leader of the region of key {key.hex()}")
+                request = pdpb_pb2.GetStoreRequest(header=header, store_id=peer.store_id)
+                store = (await stub.GetStore(request, timeout=REQUEST_TIMEOUT_S)).store
         except aio.AioRpcError as error:
             raise StoreUnavailable(f"PD at {leader.address}: {error.code().name}: {error.details()}") from error
-        finally:
-            await channel.close()
         if not store.address:
             raise StoreUnavailable(f"PD at {leader.address} reports no address of store {peer.store_id}")
         region = found.region

@@ -16,8 +16,8 @@ from grpc import aio
 
 from binlog.cluster.tikv import REQUEST_TIMEOUT_S, Region, StoreUnavailable, TiKV
 from binlog.errors import TimestampUnavailable
-from binlog.pb import tikv_pb2, tikv_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.pb import tikv_pb2
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.security import Security
 
 PAGE_KEYS = 256
@@ -85,7 +85,7 @@ class TiKVScan:
         request = tikv_pb2.ScanRequest(
             context=region.context, start_key=at, end_key=until, limit=self._page_keys, version=self._read_ts
         )
-        stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
+        stub = stub_of(channel, tikv_pb2.DESCRIPTOR, "Tikv")
         try:
             answer = await stub.KvScan(request, timeout=REQUEST_TIMEOUT_S)
         except aio.AioRpcError as error:

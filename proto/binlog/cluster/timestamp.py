@@ -47,15 +47,11 @@ class TimestampSource(Protocol):
         """Return one timestamp. Raises TimestampUnavailable if there is none in time."""
         ...
 
-    async def batch(self, count: int) -> list[int]:
-        """Return `count` timestamps in ascending order, all allocated after the call began."""
-        ...
-
     async def close(self) -> None: ...
 
 
 class Timestamps(Protocol):
-    """The allocator used by a BatchingSource: PDClient, TsoClient, or an allocator in the same process."""
+    """The allocator used by a BatchingSource: PDClient, OwnTimestamps, or an allocator in the same process."""
 
     async def timestamps(self, count: int) -> Sequence[int]: ...
 
@@ -64,9 +60,8 @@ class Timestamps(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    count: int
     deadline: float
-    answer: asyncio.Future[list[int]]
+    answer: asyncio.Future[int]
 
 
 class BatchingSource:
@@ -87,15 +82,10 @@ class BatchingSource:
         self._outage = Outage(_log, "cannot get timestamps", "timestamps are available again", quiet_s=WORTH_A_LINE_S)
 
     async def get(self) -> int:
-        return (await self.batch(1))[0]
-
-    async def batch(self, count: int) -> list[int]:
-        if not 0 < count <= COUNT_MAX:
-            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {count}")
         if self._closed:
             raise TimestampUnavailable("the source of timestamps is closed")
         loop = asyncio.get_running_loop()
-        caller = _Caller(count, loop.time() + self._wait_s, loop.create_future())
+        caller = _Caller(loop.time() + self._wait_s, loop.create_future())
         self._waiting.append(caller)
         if self._task is None:
             self._task = loop.create_task(self._serve())
@@ -122,13 +112,10 @@ class BatchingSource:
     def _take(self) -> list[_Caller]:
         """Return the callers that wait now, as many as one request may serve. Later callers must not be added to it."""
         taken: list[_Caller] = []
-        total = 0
-        while self._waiting and total + self._waiting[0].count <= COUNT_MAX:
+        while self._waiting and len(taken) < COUNT_MAX:
             caller = self._waiting.popleft()
-            if caller.answer.done():  # cancelled meanwhile
-                continue
-            total += caller.count
-            taken.append(caller)
+            if not caller.answer.done():  # not cancelled meanwhile
+                taken.append(caller)
         return taken
 
     async def _ask(self, served: list[_Caller]) -> None:
@@ -136,7 +123,7 @@ class BatchingSource:
         try:
             first_deadline = min(caller.deadline for caller in served)
             async with asyncio.timeout_at(first_deadline):
-                given = await self._origin.timestamps(sum(caller.count for caller in served))
+                given = await self._origin.timestamps(len(served))
         except asyncio.CancelledError:
             self._waiting.extendleft(reversed(served))
             raise
@@ -152,11 +139,9 @@ class BatchingSource:
             return
         self._outage.over()
         self._reason = ""
-        at = 0
-        for caller in served:
+        for caller, ts in zip(served, given, strict=True):
             if not caller.answer.done():
-                caller.answer.set_result(list(given[at : at + caller.count]))
-            at += caller.count
+                caller.answer.set_result(ts)
 
     def _retry(self, served: list[_Caller], now: float, error: Exception) -> None:
         """Queue callers again that have time left. The others fail with the reason of the outage."""
@@ -191,21 +176,25 @@ async def connect_timestamps(
     return BatchingSource(OwnTimestamps(etcd, security), wait_s=wait_s)
 
 
-class OwnTimestamps:
+async def current_ts(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> int:
+    """Return one timestamp of the cluster. Decides and raises as `connect_timestamps` does."""
+    timestamps = await connect_timestamps(etcd, cfg, security)
+    try:
+        return await timestamps.get()
+    finally:
+        await timestamps.close()
+
+
+class OwnTimestamps(TsoClient):
     """Timestamps from the elected pump. Its address is read from etcd again after every failure."""
 
     def __init__(self, etcd: Etcd, security: Security | None = None) -> None:
+        super().__init__(security)
         self._etcd = etcd
         self._cluster_id = 0
-        self._tso = TsoClient(self._locate, security)
 
-    async def timestamps(self, count: int) -> Sequence[int]:
-        return await self._tso.timestamps(count)
-
-    async def close(self) -> None:
-        await self._tso.close()
-
-    async def _locate(self) -> Allocator:
+    async def locate(self) -> Allocator:
+        """Return the elected pump. Raises TimestampUnavailable if there is none."""
         if self._cluster_id == 0:
             self._cluster_id = await own_cluster_id(self._etcd)
         leader = await self._etcd.get(LEADER_KEY)
@@ -232,13 +221,10 @@ class ClusterClock:
         """Return a TSO that is not later than now: the last one while the source does not answer, 0 before the
         first."""
         if time.monotonic() - self._asked_at >= self._every_s:
-            try:
+            with self._outage.catching(BinlogError):
                 if self._source is None:
                     self._source = await self._connect()
                 self._last_ts = max(self._last_ts, await self._source.get())
-                self._outage.over()
-            except BinlogError as error:
-                self._outage.failed(error=error)
             self._asked_at = time.monotonic()
         return self._last_ts
 

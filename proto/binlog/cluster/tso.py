@@ -82,3 +82,8 @@ def format_local(ts: int) -> str:
     zone = moment.strftime("%z")
     text = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{physical_ms(ts) % 1000:03d}"
     return f"{text} {zone[:3]}:{zone[3:]} #{logical(ts)}"
+
+
+def boot_clock_s() -> float:
+    """Return the time of a clock that cannot be set and also runs while the machine is suspended, where available."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from binlog.cluster.kv import Etcd
-from binlog.cluster.pd import Allocator, NotPD, ask_first
+from binlog.cluster.pd import NotPD, ask_first
 from binlog.cluster.registry import ROOT
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
@@ -71,20 +71,13 @@ async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Sou
     if cfg.tso_source != "auto":
         return cfg.tso_source
     try:
-        return "own" if await probe(pd_addresses(cfg), security) is None else "pd"
+        await ask_first(pd_addresses(cfg), security)
+        return "pd"
+    except NotPD:  # one of them certainly is another server: a plain etcd
+        return "own"
     except TimestampUnavailable as error:
         if recorded is not None:
             return recorded
         raise TimestampUnavailable(
             f"tso-source is auto, and no server at {', '.join(pd_addresses(cfg))} answered whether it is a PD: {error}"
         ) from error
-
-
-async def probe(urls: Sequence[str], security: Security | None = None) -> Allocator | None:
-    """Return the PD at these addresses, or None if none is a PD and one of them certainly is another server (a plain
-    etcd).
-    """
-    try:
-        return await ask_first(urls, security)
-    except NotPD:
-        return None

@@ -137,7 +137,7 @@ class Connection:
         return self._outgoing.is_urgent or self._outgoing.has_ready
 
     def ping(self, payload: bytes) -> None:
-        """Send a ping with eight bytes. An `Acknowledged` event returns them."""
+        """Send a ping with eight bytes. The peer's answer is no event."""
         self._outgoing.write(frames.ping(payload, ack=False))
 
     def drain(self) -> None:
@@ -233,11 +233,6 @@ class Connection:
         """Return the number of bytes of a stream that are queued and not yet sent."""
         stream = self._streams.general.get(stream_id)  # streams in other forms have nothing queued
         return stream.waiting_bytes if stream is not None else 0
-
-    @property
-    def under_way(self) -> int:
-        """The number of streams that handlers work for, or will work for."""
-        return self._streams.under_way
 
     def _send_last(self, stream: Stream, *, data_ended: bool) -> None:
         if stream.last:

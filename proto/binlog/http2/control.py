@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlog.http2 import frames
-from binlog.http2.events import Acknowledged, Event, Reset
+from binlog.http2.events import Event, Reset
 from binlog.http2.frames import STREAM_MAX, WINDOW_MAX, WORD, Code, ProtocolError, Setting, StreamError
 from binlog.http2.headers import HeaderDecoder
 from binlog.http2.limits import COST_FRAME, COST_RAPID_RESET, RAPID_S, Budget
@@ -82,9 +82,7 @@ class ControlFrames:
         if end - begin != 8:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "PING has eight bytes")
         self._budget.pay(COST_FRAME)
-        if flags & frames.ACK:
-            self._events.append(Acknowledged(buffer[begin:end]))
-        else:
+        if not flags & frames.ACK:
             self._outgoing.write(frames.ping(buffer[begin:end], ack=True), urgent=False)
 
     def on_goaway(self, _flags: int, stream_id: int, _buffer: bytes, begin: int, end: int) -> None:

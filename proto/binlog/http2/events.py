@@ -35,12 +35,6 @@ class Reset(NamedTuple):
     reason: str
 
 
-class Acknowledged(NamedTuple):
-    """The peer answered our ping."""
-
-    payload: bytes
-
-
 class Failed(NamedTuple):
     """The connection is dead. Send the remaining output and close it. No event follows."""
 
@@ -53,4 +47,4 @@ class Failed(NamedTuple):
 # to make.
 Whole = tuple[int, Head, bytes | None, bytes]
 
-Event = Whole | Request | Data | Reset | Acknowledged | Failed
+Event = Whole | Request | Data | Reset | Failed

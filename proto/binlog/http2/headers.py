@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.hpack import encode_integer
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
@@ -260,13 +261,7 @@ def _string_of(literal: bytes) -> bytes | None:
 def _string_literal(text: bytes) -> bytes:
     if len(text) < SHORT_MAX:
         return bytes((len(text),)) + text
-    rest = len(text) - SHORT_MAX
-    out = bytearray((SHORT_MAX,))
-    while rest >= 128:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out) + text
+    return bytes(encode_integer(len(text), 7)) + text
 
 
 def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

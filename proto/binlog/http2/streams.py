@@ -40,11 +40,6 @@ class Streams:
         self.draining = False  # no new streams are accepted
 
     @property
-    def under_way(self) -> int:
-        """The number of streams that handlers work for, or will work for."""
-        return len(self._under_way) + len(self.fresh) + len(self.whole)
-
-    @property
     def accepts_more(self) -> bool:
         count = max(len(self._under_way), len(self.general)) + len(self.fresh) + len(self.whole)
         return count < self._count_max and not self.draining

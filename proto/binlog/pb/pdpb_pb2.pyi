@@ -193,3 +193,27 @@ class GetGCSafePointResponse(_message.Message):
     header: ResponseHeader
     safe_point: int
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., safe_point: _Optional[int] = ...) -> None: ...
+
+class UpdateServiceGCSafePointRequest(_message.Message):
+    __slots__ = ("header", "service_id", "TTL", "safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    service_id: bytes
+    TTL: int
+    safe_point: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., service_id: _Optional[bytes] = ..., TTL: _Optional[int] = ..., safe_point: _Optional[int] = ...) -> None: ...
+
+class UpdateServiceGCSafePointResponse(_message.Message):
+    __slots__ = ("header", "service_id", "TTL", "min_safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    MIN_SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    service_id: bytes
+    TTL: int
+    min_safe_point: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., service_id: _Optional[bytes] = ..., TTL: _Optional[int] = ..., min_safe_point: _Optional[int] = ...) -> None: ...

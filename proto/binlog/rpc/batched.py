@@ -4,10 +4,9 @@ many.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from binlog.http2.connection import Connection
 from binlog.http2.events import Whole
@@ -18,6 +17,9 @@ from binlog.rpc.method import MemoryBudget, Method
 from binlog.rpc.request import timeout_s
 from binlog.rpc.status import RpcError, Status
 
+if TYPE_CHECKING:
+    from binlog.rpc.session import RpcSession
+
 TIMEOUTS_MAX = 8192
 
 _OK = status.trailers(Status.OK)
@@ -26,20 +28,11 @@ _NEVER_S = float("inf")
 _timeouts: dict[bytes | None, float] = {None: _NEVER_S}  # of all connections; seconds
 
 
-class Link(Protocol):
-    """The operations of the connection's owner that are used here."""
-
-    transport: asyncio.Transport | None
-
-    def flush_answers(self) -> None: ...
-    def batched_ended(self) -> None: ...
-
-
 class BatchedCalls:
     """The Responder for the batched methods of its connection. A call's number is its stream id. Belongs to the event
     loop."""
 
-    def __init__(self, link: Link, connection: Connection, budget: MemoryBudget) -> None:
+    def __init__(self, link: RpcSession, connection: Connection, budget: MemoryBudget) -> None:
         self._link = link
         self._connection = connection
         self._budget = budget

@@ -17,11 +17,15 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from binlog.rpc.call import Call, Link, gunzip
+from binlog.rpc.call import Call, gunzip
 from binlog.rpc.messages import Buffer, Message
 from binlog.rpc.method import Method, Received
 from binlog.rpc.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from binlog.rpc.session import RpcSession
 
 QUEUE_MAX = 64
 _PIECE_BYTES = 64 << 10  # bytes that are processed in one step
@@ -41,7 +45,7 @@ class _Reservation:
 class BidiCall(Call):
     """Its handler runs from the beginning of the call."""
 
-    def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
+    def __init__(self, link: RpcSession, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         super().__init__(link, stream_id, path, method, gzip=gzip)
         self._queue: deque[Message] = deque()
         self._arrived = asyncio.Event()
@@ -88,7 +92,7 @@ class BidiCall(Call):
     def _tolerate(self, reservation: _Reservation) -> None:
         reservation.blocked = not self._link.budget.tolerate(reservation.size)
         if reservation.blocked:
-            self._link.wait_for_budget(lambda: self._retry(reservation))
+            self._link.budget.wait(lambda: self._retry(reservation))
         else:
             reservation.tolerated += reservation.size
 

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from binlog.rpc import messages, status
 from binlog.rpc.messages import Buffer, Collector, Message, TooLong
-from binlog.rpc.method import MemoryBudget, Method
+from binlog.rpc.method import Method
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
+
+if TYPE_CHECKING:
+    from binlog.rpc.session import RpcSession
 
 SEND_AHEAD_BYTES = 256 << 10  # bytes of a stream's messages that may wait for their reader
 GUNZIP_INLINE_BYTES_MAX = 4096
 STALL_SHARE = 60  # 1/60 of a message must arrive in each period of Timing.stall_s
 
 _log = get_logger("rpc")
-
-
-class Link(Protocol):
-    """The operations of a connection that a call uses. For a call that is over, they do nothing."""
-
-    @property
-    def budget(self) -> MemoryBudget: ...
-    def credit(self, stream_id: int, size: int) -> None: ...
-    def send_answer(self, stream_id: int, message: bytes) -> None: ...
-    def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None: ...
-    def send_message(self, stream_id: int, message: bytes | Sequence[bytes]) -> None: ...
-    def send_end(self, stream_id: int, trailers: bytes) -> None: ...
-    def waiting_bytes(self, stream_id: int) -> int: ...
-    def tell_sent(self, call: Call) -> None: ...
-    def wait_for_budget(self, retry: Callable[[], None]) -> None: ...
-    def ended(self, call: Call) -> None: ...
 
 
 def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
@@ -50,13 +37,13 @@ def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
 
 
 class Call:
-    """A call. Belongs to the event loop.
+    """A call. Belongs to the event loop. `link`: its connection, whose methods do nothing for a call that has ended.
 
     It is over when its status was sent or the peer went away. Its handler may then still run for a moment. The
     resources of the call are released when the handler has ended.
     """
 
-    def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
+    def __init__(self, link: RpcSession, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         self._link = link
         self.stream_id = stream_id
         self._path = path
@@ -204,7 +191,7 @@ async def gunzip(message: Message, size: int) -> Buffer:
 class SingleCall(Call):
     """A call with one request, and one answer or a stream of answers. Its request is counted until the call is over."""
 
-    def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
+    def __init__(self, link: RpcSession, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         super().__init__(link, stream_id, path, method, gzip=gzip)
         self._request: Message | None = None
         self._held = 0

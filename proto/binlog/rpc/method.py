@@ -28,6 +28,9 @@ class MemoryBudget(Protocol):
         Return False if they must not be read either: wait until memory is released.
         """
 
+    def wait(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once, in a later turn of the loop, after memory was released."""
+
     def forgive(self, size: int) -> None:
         """Note that tolerated bytes are no longer held."""
 
@@ -46,6 +49,9 @@ class Unlimited:
 
     def tolerate(self, size: int) -> bool:
         return True
+
+    def wait(self, retry: Callable[[], None]) -> None:
+        raise NotImplementedError("an unlimited budget makes no call wait")
 
     def forgive(self, size: int) -> None:
         """Do nothing: nothing is counted."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Event, Failed, Request, Reset, Whole
@@ -22,9 +22,6 @@ from binlog.rpc.method import MemoryBudget, Method, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
-
-if TYPE_CHECKING:
-    from binlog.rpc.waiting import Waiting
 
 WRITE_BYTES_MAX = 256 << 10  # data that may be queued in the transport
 READ_PAUSE_BYTES = 1 << 20  # with so many unread bytes of answers and control frames, we stop reading from the peer
@@ -49,7 +46,6 @@ class Settings:
     """The settings that all connections of a server share."""
 
     methods: Mapping[bytes, Method]
-    waiting: Waiting
     budget: MemoryBudget = field(default_factory=Unlimited)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     timing: Timing = field(default_factory=Timing)
@@ -59,7 +55,7 @@ class Settings:
 
 
 class RpcSession(asyncio.Protocol):
-    """A connection. For the methods that calls use, see binlog.rpc.call.Link."""
+    """A connection."""
 
     def __init__(
         self, settings: Settings, opened: Callable[[RpcSession], bool], changed: Callable[[RpcSession], None]
@@ -279,9 +275,6 @@ class RpcSession(asyncio.Protocol):
     def tell_sent(self, call: Call) -> None:
         self._senders.add(call)
         self._flush_soon()
-
-    def wait_for_budget(self, retry: Callable[[], None]) -> None:
-        self._settings.waiting.add(retry)
 
     def ended(self, call: Call) -> None:
         self._calls.pop(call.stream_id, None)

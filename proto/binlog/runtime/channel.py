@@ -1,10 +1,14 @@
-"""gRPC channels to addresses in the form of configurations: a URL (`K-05`) or a bare host:port."""
+"""gRPC channels to addresses in the form of configurations: a URL (`K-05`) or a bare host:port; calls over them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
 from binlog.errors import ConfigError
@@ -57,6 +61,23 @@ def open_blocking_channel(
     if credentials is None:
         return grpc.insecure_channel(target, options=list(options))
     return grpc.secure_channel(target, credentials, options=list(options))
+
+
+def stub_of(channel: Any, file: FileDescriptor, service: str) -> Any:
+    """Return the calls of a service, named as its methods. `file`: the descriptor of the module that has the service.
+    The calls block if the channel is one for a thread."""
+    found = file.services_by_name[service]
+    return SimpleNamespace(**{method.name: _call(channel, found.full_name, method) for method in found.methods})
+
+
+def _call(channel: Any, service: str, method: MethodDescriptor) -> Any:
+    sides = ("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+    return getattr(channel, "_".join(sides))(
+        f"/{service}/{method.name}",
+        request_serializer=GetMessageClass(method.input_type).SerializeToString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+        _registered_method=True,  # as in the stubs that protoc generates: gRPC looks the method up once
+    )
 
 
 def _target(address: str, security: Security | None) -> tuple[str, grpc.ChannelCredentials | None]:

@@ -125,7 +125,7 @@ def count_tick(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
-def bytes_tick(value: float) -> str:
+def bytes_text(value: float) -> str:
     """Format bytes: 512 → 512 B, 2048 → 2 KiB."""
     size, unit = value, "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):

@@ -21,6 +21,7 @@ from binlog.runtime.reference import Flag, default_text, find, is_bool, kind_tex
 from binlog.runtime.version import version_text
 
 WIDTH = 110
+INTERRUPTED = 130  # the exit code that shells give a command that SIGINT ended
 # What an error shows of a command line. Other texts may be a URI with a password at the wrong place.
 _SHOWN = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 

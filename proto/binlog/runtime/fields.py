@@ -45,7 +45,7 @@ def _tso(value: object) -> object:
 Tso = Annotated[int, BeforeValidator(_tso)]
 
 
-_BYTES = re.compile(r"([0-9][0-9.,]*)\s*([a-z]*)", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9][0-9,]*(?:\.[0-9,]*)?)\s*([a-z]*)", re.IGNORECASE)
 _BYTE_UNITS = {"": 1, "b": 1} | {
     unit: base**power
     for power, letter in enumerate("kmgtpe", start=1)
@@ -67,14 +67,8 @@ def parse_bytes(value: object) -> int:
     match = _BYTES.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:
         raise ValueError(f"{text!r} is not a size in bytes; write for example 42 MB or 10 GiB")
-    number = match[1].replace(",", "")
-    if number.count(".") > 1:
-        raise ValueError(f"{text!r} is not a size in bytes; write for example 42 MB or 10 GiB")
-    return (
-        int(float(number) * _BYTE_UNITS[match[2].lower()])
-        if "." in number
-        else int(number) * _BYTE_UNITS[match[2].lower()]
-    )
+    number, unit = match[1].replace(",", ""), _BYTE_UNITS[match[2].lower()]
+    return int(float(number) * unit) if "." in number else int(number) * unit
 
 
 _GO_UNITS_US = {"ns": 0.001, "us": 1, "µs": 1, "μs": 1, "ms": 1e3, "s": 1e6, "m": 60e6, "h": 3600e6}
@@ -211,7 +205,6 @@ Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 ZoneName = Annotated[str, AfterValidator(check_zone)]
 HostPort = Annotated[str, AfterValidator(check_host_port)]
 Urls = Annotated[tuple[str, ...], BeforeValidator(parse_urls)]
-LooseUrls = Annotated[tuple[str, ...], BeforeValidator(parse_loose_urls)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from binlog.runtime.log import Logger
@@ -67,3 +68,13 @@ class Outage:
             self._log.info(text or self._over, **facts, lasted_s=round(self.lasts_s, 1))
         self._since_s = self._told_s = None
         self._is_told = False
+
+    @contextlib.contextmanager
+    def catching(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Note an error of `kinds` in the block as a failure, and go on after the block; else note a success."""
+        try:
+            yield
+        except kinds as error:
+            self.failed(error=str(error))
+        else:
+            self.over()

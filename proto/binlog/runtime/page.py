@@ -160,13 +160,3 @@ def span_text(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {name} {whole % size // rest} {rest_name}"
     return f"{whole} s"
-
-
-def bytes_text(count: int) -> str:
-    """Format a number of bytes: 1536 → 1.5 KiB."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return str(count)

@@ -1,4 +1,4 @@
-"""Describes settings: their flags, kinds and defaults for -h, and the tables in docs/configuration.md.
+"""Describes settings: flags, kinds and defaults, for -h and docs/configuration.md (scripts/write_configuration.py).
 
 Both are made from the models and flags that config.py reads, so they always match the code.
 """
@@ -6,7 +6,7 @@ Both are made from the models and flags that config.py reads, so they always mat
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -103,7 +103,7 @@ def _section_of(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def _tables_of(annotation: object) -> type[BaseModel] | None:
+def tables_of(annotation: object) -> type[BaseModel] | None:
     """Return the model of the tables in a list of tables (`[[name]]` in TOML)."""
     if get_origin(annotation) in (tuple, list):
         return _section_of(next(iter(get_args(annotation)), None))
@@ -179,41 +179,3 @@ def kind_text(info: FieldInfo) -> str:
     if isinstance(info.annotation, type):
         return "path" if issubclass(info.annotation, PurePath) else names.get(info.annotation, "value")
     return "list" if get_origin(info.annotation) is tuple else "text"
-
-
-def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
-    """Return a table of every setting for docs/configuration.md: key, flag, variable, default, meaning."""
-    by_path: dict[Key, list[Flag]] = {}
-    for flag in flags:
-        if not flag.ignored:
-            by_path.setdefault(flag.path, []).append(flag)
-    rows = ["| key | flag | environment | default | meaning |", "|---|---|---|---|---|"]
-    for path, info in settings(model):
-        found = by_path.get(path, [])
-        key = ".".join(path)
-        tables = _tables_of(info.annotation)
-        cells = (
-            f"`[[{key}]]`" if tables else f"`{key}`",
-            ", ".join(f"`-{flag.name}`" for flag in found),
-            ", ".join(f"`{variable(env_prefix, flag.name)}`" for flag in found) if env_prefix else "",
-            _code(default_text(info)),
-            next((flag.help for flag in found if flag.help), info.description or ""),
-        )
-        rows.append(_row(cells))
-        if tables is not None:
-            rows += [
-                _row((f"`{key}.{'.'.join(inner)}`", "", "", _code(default_text(field)), field.description or ""))
-                for inner, field in settings(tables)
-            ]
-    return "\n".join(rows)
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text and not text.startswith("(") else text
-
-
-def _row(cells: Sequence[str]) -> str:
-    escaped = (
-        c.replace("|", "\\|") if c.startswith("`") else c.replace("|", "\\|").replace("<", "&lt;") for c in cells
-    )
-    return f"| {' | '.join(escaped)} |"

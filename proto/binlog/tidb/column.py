@@ -4,62 +4,54 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from .document import Document, Json, Order, Reader, cistr, in_order, unknown_rest
+from .document import Document, Json, Layout, Reader, Typed, cistr, list_or_null, number_of
 from .types import FieldType, Flag, SchemaState, Tp
 
 _WRITABLE = frozenset({SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION})
 
 
-def field_type_from_json(document: Document, what: str = "type") -> FieldType:
-    """Read a FieldType, whose keys are Go's field names. flen and decimal are kept as they are (-1: unspecified)."""
-    read = Reader(document, what)
-    return FieldType(
-        tp=Tp(read.integer("Tp")),
-        flag=read.integer("Flag"),
-        flen=read.integer("Flen"),
-        decimal=read.integer("Decimal"),
-        charset=read.text("Charset"),
-        collate=read.text("Collate"),
-        elems=read.texts("Elems"),
-        elems_binary=tuple(bool(item) for item in read.items("ElemsIsBinaryLit")),
-        array=read.boolean("Array"),
-    )
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
 
-def field_type_to_json(kind: FieldType) -> dict[str, Json]:
-    return {
-        "Tp": int(kind.tp),
-        "Flag": int(kind.flag),
-        "Flen": kind.flen,
-        "Decimal": kind.decimal,
-        "Charset": kind.charset,
-        "Collate": kind.collate,
-        "Elems": list(kind.elems) or None,
-        "ElemsIsBinaryLit": list(kind.elems_binary) or None,
-        "Array": kind.array,
-    }
+# The keys are Go's field names. flen and decimal are kept as they are (-1: unspecified).
+_FIELD_TYPE = Layout(
+    number_of("Tp", Tp, "tp"),
+    Typed("Flag", Reader.integer, int, "flag"),
+    Typed("Flen", Reader.integer, name="flen"),
+    Typed("Decimal", Reader.integer, name="decimal"),
+    Typed("Charset", Reader.text, name="charset"),
+    Typed("Collate", Reader.text, name="collate"),
+    Typed("Elems", Reader.texts, list_or_null, "elems"),
+    Typed("ElemsIsBinaryLit", lambda read, key: tuple(map(bool, read.items(key))), list_or_null, "elems_binary"),
+    Typed("Array", Reader.boolean, name="array"),
+)
 
 
-_COLUMN_ORDER: Order = (
-    ("id", 0),
-    ("name", None),
-    ("offset", 0),
-    ("origin_default", None),
-    ("origin_default_bit", None),
-    ("default", None),
-    ("default_bit", None),
-    ("default_is_expr", False),
-    ("generated_expr_string", ""),
-    ("generated_stored", False),
+def _field_type(read: Reader, key: str) -> FieldType:
+    return FieldType(**_FIELD_TYPE.read(Reader(read.child(key) or {}, f"{read.what}.{key}")))
+
+
+_COLUMN = Layout(
+    Typed("id", Reader.integer),
+    Typed("name", Reader.name, cistr),
+    Typed("offset", Reader.integer),
+    Typed("origin_default", Reader.json),
+    Typed("origin_default_bit", Reader.base64, _base64),
+    Typed("default", Reader.json),
+    Typed("default_bit", Reader.base64, _base64),
+    Typed("default_is_expr", Reader.boolean),
+    Typed("generated_expr_string", Reader.text, name="generated_expr"),
+    Typed("generated_stored", Reader.boolean),
     ("dependences", None),
-    ("type", None),
-    ("state", 0),
-    ("comment", ""),
-    ("hidden", False),
+    Typed("type", _field_type, _FIELD_TYPE.write),
+    number_of("state", SchemaState),
+    Typed("comment", Reader.text),
+    Typed("hidden", Reader.boolean),
     ("change_state_info", None),
-    ("version", 0),
+    Typed("version", Reader.integer),
 )
 
 
@@ -120,49 +112,7 @@ class ColumnInfo:
     @classmethod
     def from_json(cls, document: Document, what: str = "column") -> ColumnInfo:
         """Read a column. Raises DecodeError with the name of an invalid field."""
-        read = Reader(document, what)
-        known = cls(
-            id=read.integer("id"),
-            name=read.name("name"),
-            offset=read.integer("offset"),
-            type=field_type_from_json(read.child("type") or {}, f"{what}.type"),
-            state=SchemaState(read.integer("state")),
-            origin_default=document.get("origin_default"),
-            origin_default_bit=read.base64("origin_default_bit"),
-            default=document.get("default"),
-            default_bit=read.base64("default_bit"),
-            default_is_expr=read.boolean("default_is_expr"),
-            generated_expr=read.text("generated_expr_string"),
-            generated_stored=read.boolean("generated_stored"),
-            comment=read.text("comment"),
-            hidden=read.boolean("hidden"),
-            version=read.integer("version"),
-        )
-        rest = unknown_rest(_COLUMN_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "name": cistr(self.name),
-            "offset": self.offset,
-            "origin_default": self.origin_default,
-            "origin_default_bit": _base64(self.origin_default_bit),
-            "default": self.default,
-            "default_bit": _base64(self.default_bit),
-            "default_is_expr": self.default_is_expr,
-            "generated_expr_string": self.generated_expr,
-            "generated_stored": self.generated_stored,
-            "type": field_type_to_json(self.type),
-            "state": int(self.state),
-            "comment": self.comment,
-            "hidden": self.hidden,
-            "version": self.version,
-        }
+        return cls(**_COLUMN.read(Reader(document, what)))
 
     def to_json(self) -> dict[str, Json]:
-        return in_order(_COLUMN_ORDER, self._typed(), self.rest)
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
+        return _COLUMN.write(self)

@@ -72,11 +72,6 @@ def _layout(precision: int, frac: int) -> _Layout:
     return _Layout(size, top, (1 << 8 * size) - 1, tuple(groups[:split]), tuple(groups[split:]))
 
 
-def decimal_size(precision: int, frac: int) -> int:
-    """Return the number of bytes of the digits, without the two bytes in front of them."""
-    return _layout(precision, frac).size
-
-
 def _header(buf: bytes, pos: int) -> tuple[int, int]:
     if len(buf) - pos < 3:
         raise DecodeError("decimal", offset=pos, detail="insufficient bytes to decode value")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
 
 from binlog.errors import DecodeError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Document: TypeAlias = "Mapping[str, Json]"
-Order: TypeAlias = "tuple[tuple[str, Json], ...]"  # every key TiDB writes, in its order, with its default
 
 
 def parse_document(text: bytes | str, what: str) -> Document:
@@ -44,6 +44,12 @@ class Reader:
     def __init__(self, document: Document, what: str) -> None:
         self.document = document
         self.what = what
+
+    @classmethod
+    def of(cls, source: Document | bytes | str, what: str) -> Reader:
+        """Read a document or its text. Raises DecodeError if it is not an object."""
+        document = parse_document(source, what) if isinstance(source, bytes | str) else expect_document(source, what)
+        return cls(document, what)
 
     def _wrong(self, key: str, expected: str) -> DecodeError:
         found = type(self.document[key]).__name__
@@ -108,6 +114,9 @@ class Reader:
     def name(self, key: str) -> str:
         return parse_cistr(self.document.get(key), f"{self.what}.{key}")
 
+    def json(self, key: str) -> Json:
+        return self.document.get(key)
+
 
 def parse_cistr(value: object, what: str) -> str:
     """Return a name as written, from {"O", "L"} or a bare string. Absent: the empty name."""
@@ -132,30 +141,83 @@ def dump_document(document: Mapping[str, Json]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def in_order(
-    order: tuple[tuple[str, Json], ...], typed: Mapping[str, Json], rest: Mapping[str, Json]
-) -> dict[str, Json]:
-    """Return an object with TiDB's key order. A value is taken from `typed`, else from `rest`, else from `order`'s
-    default.
-
-    The default OMIT marks a key that is left out unless it has a value (Go's omitempty).
-    """
-    out: dict[str, Json] = {}
-    for key, default in order:
-        value = typed[key] if key in typed else rest.get(key, default)
-        if value is OMIT:
-            continue
-        out[key] = value
-    return out
-
-
-def unknown_rest(order: Order, typed: Mapping[str, Json], document: Document) -> dict[str, Json]:
-    """Return the values in `document` for known but untyped keys that differ from the defaults."""
-    return {
-        key: document[key]
-        for key, default in order
-        if key not in typed and key in document and document[key] != default
-    }
-
+# How objects are read and written.
 
 OMIT: Json = "omitempty: left out unless it has a value"
+_Read: TypeAlias = "Callable[[Reader, str], Any]"
+_Write: TypeAlias = "Callable[[Any], Json]"
+
+
+def _as_it_is(value: Any) -> Json:
+    found: Json = value
+    return found
+
+
+class Typed(NamedTuple):
+    """A key whose value is an attribute of the object. `name`: the attribute, if its name differs
+    from the key."""
+
+    key: str
+    read: _Read
+    write: _Write = _as_it_is
+    name: str = ""
+
+
+class Layout:
+    """Every key of an object, in the order in which TiDB writes them: each typed, or a pair with TiDB's default.
+
+    Values of keys that are not typed are in the object's attribute `rest` if they differ from the default. The default
+    OMIT marks a key that is left out unless it has a value (Go's omitempty). Unknown keys are dropped.
+    """
+
+    def __init__(self, *keys: Typed | tuple[str, Json]) -> None:
+        self._keys = keys
+
+    def read(self, read: Reader) -> dict[str, Any]:
+        """Return the attributes of the object. Raises DecodeError with the name of an invalid field."""
+        found: dict[str, Any] = {}
+        rest: dict[str, Json] = {}
+        for key in self._keys:
+            if isinstance(key, Typed):
+                found[key.name or key.key] = key.read(read, key.key)
+            elif (value := read.document.get(*key)) != key[1]:
+                rest[key[0]] = value
+        return {**found, "rest": rest} if rest else found
+
+    def write(self, value: Any) -> dict[str, Json]:
+        """Return the document of an object."""
+        out: dict[str, Json] = {}
+        for key in self._keys:
+            if isinstance(key, Typed):
+                out[key.key] = key.write(getattr(value, key.name or key.key))
+            elif (found := value.rest.get(*key)) is not OMIT:
+                out[key[0]] = found
+        return out
+
+
+def number_of(key: str, kind: type[IntEnum], name: str = "") -> Typed:
+    """Return the key of a member of an enum."""
+    return Typed(key, lambda read, key: kind(read.integer(key)), int, name)
+
+
+def object_of(key: str, from_json: Callable[[Document, str], Any], name: str = "") -> Typed:
+    """Return the key of an object or null."""
+
+    def read(read: Reader, key: str) -> Any:
+        found = read.child(key)
+        return None if found is None else from_json(found, f"{read.what}.{key}")
+
+    return Typed(key, read, lambda value: None if value is None else value.to_json(), name)
+
+
+def objects_of(key: str, from_json: Callable[[Document, str], Any], name: str = "") -> Typed:
+    """Return the key of a list of objects; null if it is empty."""
+
+    def read(read: Reader, key: str) -> Any:
+        return tuple(from_json(one, f"{read.what}.{key}[{n}]") for n, one in enumerate(read.documents(key)))
+
+    return Typed(key, read, lambda value: [one.to_json() for one in value] or None, name)
+
+
+def list_or_null(values: Iterable[Json]) -> Json:
+    return list(values) or None

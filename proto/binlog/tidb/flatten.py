@@ -17,7 +17,7 @@ from .datum import Datum, Uint
 from .decimal import decode_decimal, encode_decimal
 from .json import BinaryJSON
 from .json_encode import encode_json, parse_json
-from .time import DURATION_NS_MAX, Civil, from_zone, pack, parse_datetime, parse_duration, unpack
+from .time import DURATION_NS_MAX, Civil, pack, parse_datetime, parse_duration, unpack
 from .types import INTEGERS, STRINGS, FieldType, Tp
 from .unflatten import to_float32
 from .varint import UINT64_MAX
@@ -27,16 +27,13 @@ _YEARS = range(1901, 2156)
 _DIGITS = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
 
 
-def flatten(value: object, kind: FieldType, zone: datetime.tzinfo | None = None) -> Datum:
-    """Return the datum of `value` in a column of this type. TIMESTAMPs are read in `zone` (None: UTC)."""
+def flatten(value: object, kind: FieldType) -> Datum:
+    """Return the datum of `value` in a column of this type. TIMESTAMPs are in UTC."""
     if value is None:
         return None
     cast = _CAST.get(kind.tp)
     if cast is None:
         raise ValueError(f"nothing can be written to a {kind.mysql_name} column")
-    if kind.tp == Tp.TIMESTAMP and zone is not None:
-        packed = cast(value, kind)
-        return Uint(from_zone(packed, zone)) if isinstance(packed, int) and packed else packed
     return cast(value, kind)
 
 
@@ -122,9 +119,8 @@ def _cast_time(value: object, kind: FieldType) -> Datum:
         packed = parse_datetime(value)
     else:
         raise _unfit(value, kind)
-    if kind.tp in (Tp.DATE, Tp.NEWDATE):
-        return Uint(packed >> 41 << 41)
-    return Uint(_round_time(packed, fsp))
+    rounded = _round_time(packed, fsp)
+    return Uint(rounded >> 41 << 41 if kind.tp in (Tp.DATE, Tp.NEWDATE) else rounded)
 
 
 def _round_time(packed: int, fsp: int) -> int:

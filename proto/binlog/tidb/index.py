@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .document import Document, Json, Order, Reader, cistr, in_order, unknown_rest
+from .document import Document, Json, Layout, Reader, Typed, cistr, number_of
 from .types import UNSPECIFIED, SchemaState
-
-_INDEX_ORDER: Order = (
-    ("id", 0),
-    ("idx_name", None),
-    ("tbl_name", {"O": "", "L": ""}),
-    ("idx_cols", None),
-    ("state", 0),
-    ("backfill_state", 0),
-    ("comment", ""),
-    ("index_type", 1),
-    ("is_unique", False),
-    ("is_primary", False),
-    ("is_invisible", False),
-    ("is_global", False),
-    ("mv_index", False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +18,32 @@ class IndexColumn:
     name: str
     offset: int
     length: int = UNSPECIFIED
+
+
+def _columns(read: Reader, key: str) -> tuple[IndexColumn, ...]:
+    parts = [Reader(part, f"{read.what}.{key}") for part in read.documents(key)]
+    return tuple(IndexColumn(p.name("name"), p.integer("offset"), p.integer("length")) for p in parts)
+
+
+def _columns_json(columns: Sequence[IndexColumn]) -> Json:
+    return [{"name": cistr(c.name), "offset": c.offset, "length": c.length} for c in columns]
+
+
+_INDEX = Layout(
+    Typed("id", Reader.integer),
+    Typed("idx_name", Reader.name, cistr, "name"),
+    ("tbl_name", cistr("")),
+    Typed("idx_cols", _columns, _columns_json, "columns"),
+    number_of("state", SchemaState),
+    ("backfill_state", 0),
+    Typed("comment", Reader.text),
+    Typed("index_type", Reader.integer),
+    Typed("is_unique", Reader.boolean, name="unique"),
+    Typed("is_primary", Reader.boolean, name="primary"),
+    Typed("is_invisible", Reader.boolean, name="invisible"),
+    ("is_global", False),
+    ("mv_index", False),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +67,7 @@ class IndexInfo:
 
     @classmethod
     def from_json(cls, document: Document, what: str = "index") -> IndexInfo:
-        read = Reader(document, what)
-        parts = [Reader(part, f"{what}.idx_cols") for part in read.documents("idx_cols")]
-        known = cls(
-            id=read.integer("id"),
-            name=read.name("idx_name"),
-            columns=tuple(IndexColumn(p.name("name"), p.integer("offset"), p.integer("length")) for p in parts),
-            state=SchemaState(read.integer("state")),
-            unique=read.boolean("is_unique"),
-            primary=read.boolean("is_primary"),
-            invisible=read.boolean("is_invisible"),
-            comment=read.text("comment"),
-            index_type=read.integer("index_type"),
-        )
-        rest = unknown_rest(_INDEX_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "idx_name": cistr(self.name),
-            "idx_cols": [{"name": cistr(c.name), "offset": c.offset, "length": c.length} for c in self.columns],
-            "state": int(self.state),
-            "comment": self.comment,
-            "index_type": self.index_type,
-            "is_unique": self.unique,
-            "is_primary": self.primary,
-            "is_invisible": self.invisible,
-        }
+        return cls(**_INDEX.read(Reader(document, what)))
 
     def to_json(self) -> dict[str, Json]:
-        return in_order(_INDEX_ORDER, self._typed(), self.rest)
+        return _INDEX.write(self)

@@ -6,19 +6,19 @@ Numbers unknown to this module (such as a newer TiDB's job type) are kept as mem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .document import (
     OMIT,
     Document,
     Json,
-    Order,
+    Layout,
     Reader,
+    Typed,
     dump_document,
-    expect_document,
-    in_order,
-    parse_document,
-    unknown_rest,
+    number_of,
+    object_of,
+    objects_of,
 )
 from .table import DBInfo, TableInfo
 from .types import OpenEnum, SchemaState
@@ -119,27 +119,34 @@ class JobState(OpenEnum):
     PAUSING = 10
 
 
-_JOB_ORDER: Order = (
-    ("id", 0),
-    ("type", 0),
-    ("schema_id", 0),
-    ("table_id", 0),
-    ("schema_name", ""),
-    ("table_name", ""),
-    ("state", 0),
+_HISTORY = Layout(
+    Typed("SchemaVersion", Reader.integer, name="schema_version"),
+    object_of("DBInfo", DBInfo.from_json, "db_info"),
+    object_of("TableInfo", TableInfo.from_json, "table_info"),
+    Typed("FinishedTS", Reader.integer, name="finished_ts"),
+    objects_of("MultipleTableInfos", TableInfo.from_json, "multiple_table_infos"),
+)
+_JOB = Layout(
+    Typed("id", Reader.integer),
+    number_of("type", ActionType),
+    Typed("schema_id", Reader.integer),
+    Typed("table_id", Reader.integer),
+    Typed("schema_name", Reader.text),
+    Typed("table_name", Reader.text),
+    number_of("state", JobState),
     ("warning", None),
     ("err", None),
     ("err_count", 0),
     ("row_count", 0),
     ("raw_args", None),
-    ("schema_state", 0),
+    number_of("schema_state", SchemaState),
     ("snapshot_ver", 0),
-    ("real_start_ts", 0),
-    ("start_ts", 0),
+    Typed("real_start_ts", Reader.integer),
+    Typed("start_ts", Reader.integer),
     ("dependency_id", 0),
-    ("query", ""),
-    ("binlog", None),
-    ("version", 0),
+    Typed("query", Reader.text),
+    Typed("binlog", Reader.child),
+    Typed("version", Reader.integer),
     ("reorg_meta", None),
     ("multi_schema_info", None),
     ("priority", 0),
@@ -194,70 +201,24 @@ class Job:
         found = self.rest.get("err")
         return found if isinstance(found, dict) else None
 
+    @property
+    def binlog(self) -> Json:
+        """The document of the history: the attributes that _HISTORY names."""
+        return _HISTORY.write(self) if self.has_history else None
+
     @classmethod
     def from_json(cls, source: Document | bytes | str) -> Job:
         """Read a job from a document or its text. Raises DecodeError with the name of an invalid field."""
-        document = parse_document(source, "Job") if isinstance(source, bytes | str) else expect_document(source, "Job")
-        read = Reader(document, "Job")
+        read = Reader.of(source, "Job")
         read.what = f"Job {read.integer('id')}"
-        history = read.child("binlog")
+        found = _JOB.read(read)
+        history = found.pop("binlog")
         past = Reader(history or {}, f"{read.what}.binlog")
-        table, database = past.child("TableInfo"), past.child("DBInfo")
-        tables = past.documents("MultipleTableInfos")
-        known = cls(
-            id=read.integer("id"),
-            type=ActionType(read.integer("type")),
-            state=JobState(read.integer("state")),
-            schema_state=SchemaState(read.integer("schema_state")),
-            schema_id=read.integer("schema_id"),
-            table_id=read.integer("table_id"),
-            schema_name=read.text("schema_name"),
-            table_name=read.text("table_name"),
-            query=read.text("query"),
-            schema_version=past.integer("SchemaVersion"),
-            finished_ts=past.integer("FinishedTS"),
-            start_ts=read.integer("start_ts"),
-            real_start_ts=read.integer("real_start_ts"),
-            table_info=None if table is None else TableInfo.from_json(table, f"{past.what}.TableInfo"),
-            db_info=None if database is None else DBInfo.from_json(database, f"{past.what}.DBInfo"),
-            multiple_table_infos=tuple(TableInfo.from_json(t, f"{past.what}.MultipleTableInfos") for t in tables),
-            version=read.integer("version"),
-            has_history=history is not None,
-        )
-        rest = unknown_rest(_JOB_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "type": int(self.type),
-            "schema_id": self.schema_id,
-            "table_id": self.table_id,
-            "schema_name": self.schema_name,
-            "table_name": self.table_name,
-            "state": int(self.state),
-            "schema_state": int(self.schema_state),
-            "real_start_ts": self.real_start_ts,
-            "start_ts": self.start_ts,
-            "query": self.query,
-            "binlog": self._history(),
-            "version": self.version,
-        }
-
-    def _history(self) -> Json:
-        if not self.has_history:
-            return None
-        return {
-            "SchemaVersion": self.schema_version,
-            "DBInfo": None if self.db_info is None else self.db_info.to_json(),
-            "TableInfo": None if self.table_info is None else self.table_info.to_json(),
-            "FinishedTS": self.finished_ts,
-            "MultipleTableInfos": [table.to_json() for table in self.multiple_table_infos] or None,
-        }
+        return cls(**found, **_HISTORY.read(past), has_history=history is not None)
 
     def to_json(self) -> dict[str, Json]:
         """Return the document with the keys of TiDB 8.1, in their order."""
-        return in_order(_JOB_ORDER, self._typed(), self.rest)
+        return _JOB.write(self)
 
     def dump(self) -> bytes:
         """Return `to_json` as the text that Go's encoding/json writes."""

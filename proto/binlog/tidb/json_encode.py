@@ -10,40 +10,16 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from .json import DEPTH_MAX, BinaryJSON, Code
-from .time import Civil, core_pack
 from .varint import INT64_MAX, INT64_MIN, UINT64_MAX, encode_uvarint
 
 KEY_BYTES_MAX = 65_535
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Opaque(NamedTuple):
-    """Bytes in JSON, with the MySQL type they came from."""
-
-    tp: int
-    data: bytes
-
-
-class JSONTime(NamedTuple):
-    """A DATE, DATETIME or TIMESTAMP in JSON."""
-
-    code: Code
-    when: Civil
-
-
-class JSONDuration(NamedTuple):
-    """A TIME in JSON: nanoseconds, and the digits of its fraction."""
-
-    ns: int
-    fsp: int = 6
-
-
 def encode_json(value: object) -> BinaryJSON:
-    """Encode None, bool, int, float, str, list, tuple, dict, Opaque, JSONTime or JSONDuration. A BinaryJSON stays as it
-    is.
+    """Encode None, bool, int, float, str, list, tuple or dict. A BinaryJSON, of any kind, stays as it is.
 
     Raises ValueError if the value nests deeper than 100, a key is longer than 65,535 bytes, or a number is too large,
     NaN or infinite. Raises TypeError for any other type.
@@ -74,8 +50,6 @@ def _encode(value: object, depth: int) -> tuple[int, bytes]:
         return Code.LITERAL, bytes((0 if value is None else 1 if value else 2,))
     if isinstance(value, BinaryJSON):
         return value[0], bytes(value[1:])
-    if isinstance(value, Opaque | JSONTime | JSONDuration):
-        return _encode_special(value)
     if isinstance(value, int):
         return _encode_int(value)
     if isinstance(value, float):
@@ -108,14 +82,6 @@ def _encode_int(value: int) -> tuple[int, bytes]:
     if 0 <= value <= UINT64_MAX:
         return Code.UINT64, struct.pack("<Q", value)
     raise ValueError(f"{value} does not fit 64 bits")
-
-
-def _encode_special(value: Opaque | JSONTime | JSONDuration) -> tuple[int, bytes]:
-    if isinstance(value, Opaque):
-        return Code.OPAQUE, bytes((value.tp,)) + encode_uvarint(len(value.data)) + value.data
-    if isinstance(value, JSONTime):
-        return value.code, struct.pack("<Q", core_pack(value.when))
-    return Code.DURATION, struct.pack("<qI", value.ns, value.fsp)
 
 
 def _encode_array(values: Sequence[object], depth: int) -> bytes:

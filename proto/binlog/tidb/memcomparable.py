@@ -1,7 +1,7 @@
 """Encodes bytes in groups of eight, so that concatenated values compare in the order of their parts (flag 01).
 
 Every group has 8 bytes, zero-padded, and a marker `0xff - padding`. The last group's marker is below ff, so a value is
-self-delimiting. The "desc" form complements every byte.
+self-delimiting.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from binlog.errors import DecodeError
 
 GROUP = 8
 _MARKER = 0xFF
-_COMPLEMENT = bytes(255 - b for b in range(256))
 _PADDING = bytes(GROUP)
 
 

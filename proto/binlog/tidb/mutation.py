@@ -118,16 +118,6 @@ def _check(mutation: Mutation) -> None:
     raise DecodeError(f"mutations of table {table_id}", offset=0, detail=detail)
 
 
-def walk(prewrite_value: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (table id, kind, row) for every row; kind is 0 insert, 1 update, 4 delete. Raises as
-    `parse_prewrite` does.
-    """
-    mutations = parse_prewrite(prewrite_value).mutations
-    if len(mutations) == 1:
-        return mutations[0].rows()
-    return chain.from_iterable([mutation.rows() for mutation in mutations])
-
-
 # Protobuf tags: field number << 3 | wire type.
 _TAG_MUTATION, _TAG_INSERTED, _TAG_UPDATED, _TAG_DELETED, _TAG_SEQUENCE = 0x12, 0x12, 0x1A, 0x32, 0x38
 

@@ -1,7 +1,6 @@
 """Numbers as 8 bytes whose memcmp order is the order of the numbers (the key form of a datum).
 
-"desc" variants complement every bit, so that they sort in descending order. Decoders take (buffer, position) and return
-(value, position after it).
+Decoders take (buffer, position) and return (value, position after it).
 """
 
 from __future__ import annotations

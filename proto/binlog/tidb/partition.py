@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .document import OMIT, Document, Json, Order, Reader, cistr, in_order, parse_cistr, unknown_rest
+from .document import (
+    OMIT,
+    Document,
+    Json,
+    Layout,
+    Reader,
+    Typed,
+    cistr,
+    list_or_null,
+    number_of,
+    objects_of,
+    parse_cistr,
+)
 from .types import OpenEnum
 
 
@@ -20,11 +32,19 @@ class PartitionType(OpenEnum):
     SYSTEM_TIME = 5
 
 
-_DEFINITION_ORDER: Order = (
-    ("id", 0),
-    ("name", None),
-    ("less_than", None),
-    ("in_values", None),
+def _in_values(read: Reader, key: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(Reader({key: row}, read.what).texts(key) for row in read.items(key))
+
+
+def _in_values_json(rows: Sequence[Sequence[str]]) -> Json:
+    return [list(row) for row in rows] or None
+
+
+_DEFINITION = Layout(
+    Typed("id", Reader.integer),
+    Typed("name", Reader.name, cistr),
+    Typed("less_than", Reader.texts, list_or_null),
+    Typed("in_values", _in_values, _in_values_json),
     ("policy_ref_info", None),
     ("comment", OMIT),
 )
@@ -42,36 +62,28 @@ class PartitionDefinition:
 
     @classmethod
     def from_json(cls, document: Document, what: str = "partition") -> PartitionDefinition:
-        read = Reader(document, what)
-        rows = [Reader({"in_values": row}, what).texts("in_values") for row in read.items("in_values")]
-        known = cls(read.integer("id"), read.name("name"), read.texts("less_than"), tuple(rows))
-        rest = unknown_rest(_DEFINITION_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "name": cistr(self.name),
-            "less_than": list(self.less_than) or None,
-            "in_values": [list(row) for row in self.in_values] or None,
-        }
+        return cls(**_DEFINITION.read(Reader(document, what)))
 
     def to_json(self) -> dict[str, Json]:
-        return in_order(_DEFINITION_ORDER, self._typed(), self.rest)
+        return _DEFINITION.write(self)
 
 
-_PARTITION_ORDER: Order = (
-    ("type", 0),
-    ("expr", ""),
-    ("columns", None),
-    ("enable", False),
+def _columns(read: Reader, key: str) -> tuple[str, ...]:
+    return tuple(parse_cistr(name, f"{read.what}.{key}") for name in read.items(key))
+
+
+_PARTITION = Layout(
+    number_of("type", PartitionType),
+    Typed("expr", Reader.text),
+    Typed("columns", _columns, lambda names: [cistr(name) for name in names] or None),
+    Typed("enable", Reader.boolean),
     ("is_empty_columns", OMIT),
-    ("definitions", None),
+    objects_of("definitions", PartitionDefinition.from_json),
     ("adding_definitions", None),
     ("dropping_definitions", None),
     ("NewPartitionIDs", OMIT),
     ("states", None),
-    ("num", 0),
+    Typed("num", Reader.integer),
     ("ddl_state", 0),
     ("new_table_id", OMIT),
     ("ddl_type", OMIT),
@@ -96,28 +108,7 @@ class PartitionInfo:
 
     @classmethod
     def from_json(cls, document: Document, what: str = "partition") -> PartitionInfo:
-        read = Reader(document, what)
-        definitions = enumerate(read.documents("definitions"))
-        known = cls(
-            type=PartitionType(read.integer("type")),
-            expr=read.text("expr"),
-            columns=tuple(parse_cistr(name, f"{what}.columns") for name in read.items("columns")),
-            enable=read.boolean("enable"),
-            definitions=tuple(PartitionDefinition.from_json(d, f"{what}.definitions[{n}]") for n, d in definitions),
-            num=read.integer("num"),
-        )
-        rest = unknown_rest(_PARTITION_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "type": int(self.type),
-            "expr": self.expr,
-            "columns": [cistr(name) for name in self.columns] or None,
-            "enable": self.enable,
-            "definitions": [d.to_json() for d in self.definitions] or None,
-            "num": self.num,
-        }
+        return cls(**_PARTITION.read(Reader(document, what)))
 
     def to_json(self) -> dict[str, Json]:
-        return in_order(_PARTITION_ORDER, self._typed(), self.rest)
+        return _PARTITION.write(self)

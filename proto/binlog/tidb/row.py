@@ -16,14 +16,13 @@ from .column import ColumnInfo
 from .datum import COMPACT_BYTES, NIL, VARINT, Datum, Duration, Uint, decode_one, encode_value
 from .row_v2 import VERSION_2, decode_row_v2
 from .table import ROWID, TableInfo
-from .types import UNSPECIFIED, SchemaState, Tp
+from .types import UNSPECIFIED, Tp
 from .varint import TOO_SHORT, decode_varint, encode_varint
 
 Row: TypeAlias = "dict[int, Datum]"
 Values: TypeAlias = "Mapping[int, Datum]"
 
 _EMPTY = b"\x00"
-_HIDDEN_STATES = frozenset({SchemaState.DELETE_ONLY, SchemaState.DELETE_REORGANIZATION})
 
 
 def _pairs(buf: bytes, pos: int) -> list[tuple[int, Datum]]:

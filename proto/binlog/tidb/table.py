@@ -7,23 +7,12 @@ default, and are written back in TiDB's key order. Unknown keys are dropped; abs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from binlog.errors import DecodeError
 
 from .column import ColumnInfo
-from .document import (
-    OMIT,
-    Document,
-    Json,
-    Order,
-    Reader,
-    cistr,
-    expect_document,
-    in_order,
-    parse_document,
-    unknown_rest,
-)
+from .document import OMIT, Document, Json, Layout, Reader, Typed, cistr, number_of, object_of, objects_of
 from .index import IndexColumn, IndexInfo
 from .partition import PartitionInfo
 from .types import SchemaState
@@ -41,41 +30,41 @@ __all__ = [
 
 ROWID = -1  # column id of the hidden `_tidb_rowid`
 
-_TABLE_ORDER: Order = (
-    ("id", 0),
-    ("name", None),
-    ("charset", ""),
-    ("collate", ""),
-    ("cols", None),
-    ("index_info", None),
+_TABLE = Layout(
+    Typed("id", Reader.integer),
+    Typed("name", Reader.name, cistr),
+    Typed("charset", Reader.text),
+    Typed("collate", Reader.text),
+    objects_of("cols", ColumnInfo.from_json, "columns"),
+    objects_of("index_info", IndexInfo.from_json, "indexes"),
     ("constraint_info", None),
     ("fk_info", None),
-    ("state", 0),
-    ("pk_is_handle", False),
-    ("is_common_handle", False),
-    ("common_handle_version", 0),
-    ("comment", ""),
-    ("auto_inc_id", 0),
+    number_of("state", SchemaState),
+    Typed("pk_is_handle", Reader.boolean),
+    Typed("is_common_handle", Reader.boolean),
+    Typed("common_handle_version", Reader.integer),
+    Typed("comment", Reader.text),
+    Typed("auto_inc_id", Reader.integer),
     ("auto_inc_id_extra", OMIT),
     ("auto_id_cache", 0),
     ("auto_rand_id", 0),
-    ("max_col_id", 0),
-    ("max_idx_id", 0),
+    Typed("max_col_id", Reader.integer, name="max_column_id"),
+    Typed("max_idx_id", Reader.integer, name="max_index_id"),
     ("max_fk_id", 0),
     ("max_cst_id", 0),
-    ("update_timestamp", 0),
+    Typed("update_timestamp", Reader.integer),
     ("old_schema_id", OMIT),
     ("ShardRowIDBits", 0),
     ("max_shard_row_id_bits", 0),
     ("auto_random_bits", 0),
     ("auto_random_range_bits", 0),
     ("pre_split_regions", 0),
-    ("partition", None),
+    object_of("partition", PartitionInfo.from_json),
     ("compression", ""),
     ("view", None),
     ("sequence", None),
     ("Lock", None),
-    ("version", 0),
+    Typed("version", Reader.integer),
     ("tiflash_replica", None),
     ("is_columnar", False),
     ("temp_table_type", 0),
@@ -189,75 +178,29 @@ class TableInfo:
     @classmethod
     def from_json(cls, source: Document | bytes | str, what: str = "TableInfo") -> TableInfo:
         """Read a table from a document or its text. Raises DecodeError with the name of an invalid field."""
-        document = parse_document(source, what) if isinstance(source, bytes | str) else expect_document(source, what)
-        read = Reader(document, what)
-        name = read.name("name")
-        partition = read.child("partition")
-        known = cls(
-            id=read.integer("id"),
-            name=name,
-            columns=tuple(
-                ColumnInfo.from_json(c, f"{what} {name}.cols[{n}]") for n, c in enumerate(read.documents("cols"))
-            ),
-            indexes=tuple(IndexInfo.from_json(i, f"{what} {name}.index_info") for i in read.documents("index_info")),
-            charset=read.text("charset"),
-            collate=read.text("collate"),
-            state=SchemaState(read.integer("state")),
-            pk_is_handle=read.boolean("pk_is_handle"),
-            is_common_handle=read.boolean("is_common_handle"),
-            common_handle_version=read.integer("common_handle_version"),
-            comment=read.text("comment"),
-            auto_inc_id=read.integer("auto_inc_id"),
-            max_column_id=read.integer("max_col_id"),
-            max_index_id=read.integer("max_idx_id"),
-            update_timestamp=read.integer("update_timestamp"),
-            partition=None if partition is None else PartitionInfo.from_json(partition, f"{what} {name}.partition"),
-            version=read.integer("version"),
-        )
-        known._check_offsets(what)
-        rest = unknown_rest(_TABLE_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
+        read = Reader.of(source, what)
+        read.what = f"{what} {read.name('name')}".rstrip()
+        found = cls(**_TABLE.read(read))
+        found._check_offsets(read.what)
+        return found
 
     def _check_offsets(self, what: str) -> None:
         for index in self.indexes:
             for part in index.columns:
                 if not 0 <= part.offset < len(self.columns):
-                    raise DecodeError(
-                        f"{what} {self.name}.index_info {index.name}", offset=0, detail=f"no column {part.offset}"
-                    )
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "name": cistr(self.name),
-            "charset": self.charset,
-            "collate": self.collate,
-            "cols": [c.to_json() for c in self.columns] or None,
-            "index_info": [i.to_json() for i in self.indexes] or None,
-            "state": int(self.state),
-            "pk_is_handle": self.pk_is_handle,
-            "is_common_handle": self.is_common_handle,
-            "common_handle_version": self.common_handle_version,
-            "comment": self.comment,
-            "auto_inc_id": self.auto_inc_id,
-            "max_col_id": self.max_column_id,
-            "max_idx_id": self.max_index_id,
-            "update_timestamp": self.update_timestamp,
-            "partition": None if self.partition is None else self.partition.to_json(),
-            "version": self.version,
-        }
+                    raise DecodeError(f"{what}.index_info {index.name}", offset=0, detail=f"no column {part.offset}")
 
     def to_json(self) -> dict[str, Json]:
         """Return the document with the keys of TiDB 7.6 to 8.5, in their order."""
-        return in_order(_TABLE_ORDER, self._typed(), self.rest)
+        return _TABLE.write(self)
 
 
-_DB_ORDER: Order = (
-    ("id", 0),
-    ("db_name", None),
-    ("charset", ""),
-    ("collate", ""),
-    ("state", 0),
+_DATABASE = Layout(
+    Typed("id", Reader.integer),
+    Typed("db_name", Reader.name, cistr, "name"),
+    Typed("charset", Reader.text),
+    Typed("collate", Reader.text),
+    number_of("state", SchemaState),
     ("policy_ref_info", None),
 )
 
@@ -275,26 +218,7 @@ class DBInfo:
 
     @classmethod
     def from_json(cls, source: Document | bytes | str, what: str = "DBInfo") -> DBInfo:
-        document = parse_document(source, what) if isinstance(source, bytes | str) else expect_document(source, what)
-        read = Reader(document, what)
-        known = cls(
-            id=read.integer("id"),
-            name=read.name("db_name"),
-            charset=read.text("charset"),
-            collate=read.text("collate"),
-            state=SchemaState(read.integer("state")),
-        )
-        rest = unknown_rest(_DB_ORDER, known._typed(), document)
-        return replace(known, rest=rest) if rest else known
-
-    def _typed(self) -> dict[str, Json]:
-        return {
-            "id": self.id,
-            "db_name": cistr(self.name),
-            "charset": self.charset,
-            "collate": self.collate,
-            "state": int(self.state),
-        }
+        return cls(**_DATABASE.read(Reader.of(source, what)))
 
     def to_json(self) -> dict[str, Json]:
-        return in_order(_DB_ORDER, self._typed(), self.rest)
+        return _DATABASE.write(self)

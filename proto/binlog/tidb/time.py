@@ -154,13 +154,6 @@ def parse_duration(text: str) -> int:
     return -ns if found[1] else ns
 
 
-def core_pack(when: Civil) -> int:
-    """Pack a time in the layout inside JSON."""
-    bits = (when.year << 4 | when.month) << 5 | when.day
-    bits = ((bits << 5 | when.hour) << 6 | when.minute) << 6 | when.second
-    return (bits << 20 | when.microsecond) << 4
-
-
 def core_unpack(core: int) -> Civil:
     """Unpack a time from the layout inside JSON. The low four bits are ignored. Raises DecodeError for an
     invalid time.

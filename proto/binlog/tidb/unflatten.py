@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import tzinfo
 from math import isfinite
 from typing import TypeAlias
 
@@ -17,7 +16,7 @@ from binlog.errors import DecodeError
 from .datum import Datum
 from .decimal import Decimal
 from .json import BinaryJSON, plain_notation, shortest_digits
-from .time import date_text, datetime_text, duration_text, timestamp_text
+from .time import date_text, datetime_text, duration_text
 from .types import INTEGERS, STRINGS, FieldType, Tp
 
 Text: TypeAlias = "str | bytes | None"
@@ -26,16 +25,14 @@ _float32 = struct.Struct("<f")
 _FLOAT32_NORMAL_MIN = 2.0**-126
 
 
-def to_text(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Text:
-    """Return canonical text; TIMESTAMPs are shown in `zone` (None: UTC). Raises DecodeError if the datum does not fit
-    the type.
-    """
+def to_text(value: Datum, kind: FieldType) -> Text:
+    """Return canonical text; TIMESTAMPs are shown in UTC. Raises DecodeError if the datum does not fit the type."""
     if value is None:
         return None
     show = _SHOW.get(kind.tp)
     if show is None:
         raise _unfit(value, kind)
-    return show(value, kind, zone)
+    return show(value, kind)
 
 
 def _unfit(value: object, kind: FieldType) -> DecodeError:
@@ -121,85 +118,41 @@ def bit_bytes(value: int, kind: FieldType) -> bytes:
     return value.to_bytes(size, "big")
 
 
-_Show: TypeAlias = "Callable[[Datum, FieldType, tzinfo | None], str | bytes]"
+_Show: TypeAlias = "Callable[[Datum, FieldType], str | bytes]"
 
 
-def _show_int(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return str(int(_whole(value, kind)))
-
-
-def _show_string(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str | bytes:
+def _show_string(value: Datum, kind: FieldType) -> str | bytes:
     if not isinstance(value, bytes) or isinstance(value, BinaryJSON):
         raise _unfit(value, kind)
     return value if kind.charset == "binary" else value.decode("utf-8", "surrogateescape")
 
 
-def _show_decimal(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+def _show_decimal(value: Datum, kind: FieldType) -> str:
     if not isinstance(value, Decimal):
         raise _unfit(value, kind)
     return str(value)
 
 
-def _show_json(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+def _show_json(value: Datum, kind: FieldType) -> str:
     if not isinstance(value, BinaryJSON):
         raise _unfit(value, kind)
     return value.text()
 
 
-def _show_float(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return float_text(_float(value, kind))
-
-
-def _show_double(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return double_text(_float(value, kind))
-
-
-def _show_year(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return f"{_whole(value, kind):04d}"
-
-
-def _show_date(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return date_text(_whole(value, kind))
-
-
-def _show_datetime(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return datetime_text(_whole(value, kind), kind.fsp)
-
-
-def _show_timestamp(value: Datum, kind: FieldType, zone: tzinfo | None) -> str:
-    return timestamp_text(_whole(value, kind), kind.fsp, zone)
-
-
-def _show_duration(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return duration_text(_whole(value, kind), kind.fsp)
-
-
-def _show_enum(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return enum_text(_whole(value, kind), kind)
-
-
-def _show_set(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
-    return set_text(_whole(value, kind), kind)
-
-
-def _show_bit(value: Datum, kind: FieldType, _zone: tzinfo | None) -> bytes:
-    return bit_bytes(_whole(value, kind), kind)
-
-
 _SHOW: dict[Tp, _Show] = {
-    **dict.fromkeys(INTEGERS, _show_int),
+    **dict.fromkeys(INTEGERS, lambda value, kind: str(int(_whole(value, kind)))),
     **dict.fromkeys(STRINGS, _show_string),
-    Tp.YEAR: _show_year,
-    Tp.FLOAT: _show_float,
-    Tp.DOUBLE: _show_double,
+    Tp.YEAR: lambda value, kind: f"{_whole(value, kind):04d}",
+    Tp.FLOAT: lambda value, kind: float_text(_float(value, kind)),
+    Tp.DOUBLE: lambda value, kind: double_text(_float(value, kind)),
     Tp.NEWDECIMAL: _show_decimal,
-    Tp.DATE: _show_date,
-    Tp.NEWDATE: _show_date,
-    Tp.DATETIME: _show_datetime,
-    Tp.TIMESTAMP: _show_timestamp,
-    Tp.DURATION: _show_duration,
-    Tp.ENUM: _show_enum,
-    Tp.SET: _show_set,
-    Tp.BIT: _show_bit,
+    Tp.DATE: lambda value, kind: date_text(_whole(value, kind)),
+    Tp.NEWDATE: lambda value, kind: date_text(_whole(value, kind)),
+    Tp.DATETIME: lambda value, kind: datetime_text(_whole(value, kind), kind.fsp),
+    Tp.TIMESTAMP: lambda value, kind: datetime_text(_whole(value, kind), kind.fsp),
+    Tp.DURATION: lambda value, kind: duration_text(_whole(value, kind), kind.fsp),
+    Tp.ENUM: lambda value, kind: enum_text(_whole(value, kind), kind),
+    Tp.SET: lambda value, kind: set_text(_whole(value, kind), kind),
+    Tp.BIT: lambda value, kind: bit_bytes(_whole(value, kind), kind),
     Tp.JSON: _show_json,
 }

@@ -48,8 +48,12 @@ class _Client:
     def _note(self, error: KafkaError) -> None:
         self.last_error = _text(error)
 
-    def _failed(self, what: str, error: BaseException | KafkaError) -> TopicError:
-        return TopicError(f"topic {self._topic}: {what}: {_text(error)}")
+    def _failed(self, what: str, error: BaseException | KafkaError, client: Any = None) -> TopicError:
+        """`client`: one that may not have reported yet why it has no connection, as with a wrong password."""
+        if client is not None:
+            client.poll(0)
+        why = f" ({self.last_error})" if self.last_error else ""
+        return TopicError(f"topic {self._topic}: {what}: {_text(error)}{why}")
 
 
 class KafkaReader(_Client):
@@ -107,7 +111,7 @@ class KafkaReader(_Client):
         except KafkaException as error:
             missing = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
             what = "cannot be read" if not missing else "does not exist, its pump has not published (see [kafka] there)"
-            raise self._failed(what, error) from error
+            raise self._failed(what, error, self._consumer) from error
 
     def _first(self, after_ts: int, low: int, end: int) -> int:
         """Return the offset of the first message that is not older than `after_ts`. An empty topic may have had some:
@@ -136,18 +140,19 @@ class KafkaWriter(_Client):
     def open(self) -> bytes | None:
         """Create the topic if it is missing; return its last message, or None. Raises TopicError."""
         self.close()
+        admin = None
         try:
-            self._create()
+            admin = AdminClient(self._conf)
+            self._create(admin)
             self._producer = Producer({**self._conf, **_WRITING, "message.max.bytes": self._bytes_max})
         except KafkaException as error:
-            raise self._failed("cannot be created", error) from error
+            raise self._failed("cannot be created", error, admin) from error
         try:
             return self._reader.last()
         finally:
             self._reader.close()
 
-    def _create(self) -> None:
-        admin = AdminClient(self._conf)
+    def _create(self, admin: Any) -> None:
         found = admin.list_topics(timeout=ANSWER_S).topics.get(self._topic)
         if found is not None and found.error is None:
             if len(found.partitions) != 1:
@@ -181,7 +186,7 @@ class KafkaWriter(_Client):
         except (KafkaException, BufferError) as error:
             raise self._failed("a message was not accepted", error) from error
         if failures:
-            raise self._failed(f"a message was not stored ({self.last_error})", failures[0])
+            raise self._failed("a message was not stored", failures[0])
         if len(producer):
             raise TopicError(f"topic {self._topic}: messages are not stored: {self.last_error}")
 

@@ -16,7 +16,6 @@ from binlog.rpc.method import Method, Received, Responder
 from binlog.rpc.server import Server
 from binlog.rpc.session import RpcSession, Settings
 from binlog.rpc.status import RpcError, Status
-from binlog.rpc.waiting import Waiting
 from grpc import StatusCode, aio
 
 from pump.rpc.admission import InFlight
@@ -125,10 +124,8 @@ class Running:
     def __init__(self, **more: Any) -> None:
         self.handlers = Handlers()
         self.budget = more.pop("budget", None) or InFlight()
-        waiting = Waiting()
-        self.budget.on_release = waiting.budget_released
         connections_max = more.pop("connections_max", 100)
-        self.settings = Settings(self.handlers.methods(), waiting, self.budget, **more)
+        self.settings = Settings(self.handlers.methods(), self.budget, **more)
         self.server = Server(self.settings, connections_max=connections_max)
         self.port = 0
         self.channel: aio.Channel

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.keepalive import KeepAliveThread, boot_clock_s
+from binlog.cluster.keepalive import KeepAliveThread
+from binlog.cluster.tso import boot_clock_s
 from binlog.errors import LeaseExpired
 
 from tests.support.servers import Etcd, wait_until

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings
-from binlog.rpc.waiting import Waiting
 from grpc import aio
 
 from tests.integration.binlog.rpc_server import WAIT_S, raw, running, until
@@ -37,7 +36,7 @@ async def test_connections_max_leaves_file_descriptors_for_others() -> None:
     for limit, expected in ((min(soft, 1000), min(soft, 1000) // 2), (soft, min(4096, soft // 2))):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         try:
-            found = Server(Settings({}, Waiting()))._connections_max
+            found = Server(Settings({}))._connections_max
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert found == (4096 if limit == resource.RLIM_INFINITY else expected)

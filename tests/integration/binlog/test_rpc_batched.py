@@ -18,7 +18,7 @@ from grpc import Compression, StatusCode, aio
 
 from pump.rpc.admission import InFlight
 from tests.integration.binlog.rpc_server import WAIT_S, Running, path, raw, refused, running, until
-from tests.unit.http2.peer import GREETING, data, frame, headers, parse
+from tests.unit.http2.peer import GREETING, data, frame, headers, parse, under_way
 
 
 async def taken(server: Running, count: int) -> None:
@@ -186,22 +186,6 @@ async def test_batched_unary_calls_that_arrive_together_are_answered_together() 
         await until(lambda: session.is_idle)
 
 
-async def test_batched_unary_calls_above_memory_budget_are_partly_accepted() -> None:
-    async with running(budget=InFlight(1000)) as server, raw(server.port) as (reader, writer):
-        writer.write(GREETING + call(1, b"first"))
-        await taken(server, 1)
-        server.handlers.taken[0][1](b"1")
-        await answered(reader, 1)
-        writer.write(call(3, bytes(600)) + call(5, bytes(600)) + call(7, bytes(10)))
-        await taken(server, 3)
-        assert [len(request) for request, _ in server.handlers.taken[1:]] == [600, 10]
-        for _, answer in server.handlers.taken[1:]:
-            assert answer(b"x")
-        found = await answered(reader, 3)
-        assert found.count(b"grpc-status\x0210") == 1 and found.count(b"grpc-status\x010") == 2
-        assert server.budget.bytes == 0
-
-
 @pytest.mark.parametrize("together", [False, True])
 async def test_batched_unary_call_without_memory_budget_is_refused_and_connection_stays(together: bool) -> None:
     async with running(budget=InFlight(100)) as server, raw(server.port) as (reader, writer):
@@ -289,6 +273,6 @@ async def test_plain_http_request_with_known_header_is_refused_and_window_return
             piece = await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
             assert piece
             found += piece
-        await until(lambda: not connection.under_way)
+        await until(lambda: not under_way(connection))
         assert session._no_grpc == {} and server.handlers.taken == []
         assert connection._window.left + connection._window.credit == ConnectionLimits().connection_window_bytes

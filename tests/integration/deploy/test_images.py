@@ -22,7 +22,7 @@ from tests.support.compose import images
 from tests.support.dockerfile import Instruction, environment, health_command, stages
 from tests.support.servers import ROOT, Etcd, Server, free_port, missing, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 FILE = ROOT / "deploy/docker/Dockerfile"
 # Folders of an image that lie below the test's here.
 PLACES = re.compile(r"(?<![\w.-])/(?:src|opt/tidb-binlog|srv|var/lib/tidb-binlog)\b")
@@ -93,7 +93,7 @@ class Played:
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1200,
             check=False,
         )
         assert ran.returncode == 0, f"line {one.line}: {one.text}\n{ran.stderr}"
@@ -147,6 +147,10 @@ def test_image_contains_only_package_built_from_given_commit(played: Played) -> 
 
 
 def test_pump_image_runs_and_health_check_follows_its_state(played: Played, etcd: Etcd, tmp_path: Path) -> None:
+    """It has Kafka's client, too, for a pump with `[kafka]`, and nothing of a drainer."""
+    played.built_on().play("build-pump")
+    assert run(played, "pump", "python", "-c", "import binlog.topic.kafka").returncode == 0
+    assert run(played, "pump", "python", "-c", "import pyarrow").returncode != 0
     image, stage = images(FILE)["pump"], stages(FILE.read_text())["pump"]
     port, status = free_port(), free_port()
     command = [

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from binlog.errors import ConfigError
-from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.pb import cistern_pb2
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.http import Request, Response, StatusServer, put, text_response
 from binlog.runtime.security import Security
 from grpc import StatusCode, aio
 
-from drainer.service.daemon import CisternServer
+from drainer.service.daemon import STOP_S, cistern_server
 from tests.support.certificates import Authority
 
 WAIT_S = 60.0
@@ -36,19 +36,19 @@ async def serving(security: Security | None = None) -> AsyncIterator[str]:
     security = security or Security()
     pages = StatusServer("", {"/status": _page}, actions={"PUT /state/{node_id}/{action}": _change}, security=security)
     await pages.prepare()
-    server = CisternServer("127.0.0.1:0", security, pages)
-    await server.start()
+    server = cistern_server(security, pages)
+    await server.start("127.0.0.1:0")
     try:
         yield f"127.0.0.1:{server.port}"
     finally:
-        await server.close()
+        await server.stop(STOP_S)
         await pages.close()
 
 
 async def notify(addr: str, security: Security | None = None) -> None:
     channel = open_channel(addr, security)
     try:
-        await cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=WAIT_S)
+        await stub_of(channel, cistern_pb2.DESCRIPTOR, "Cistern").Notify(cistern_pb2.NotifyReq(), timeout=WAIT_S)
     finally:
         await channel.close()
 
@@ -74,7 +74,9 @@ async def test_drainer_address_serves_grpc_and_http1() -> None:
         assert b"404" in (await get(addr, "/nothing"))[0]
         channel = open_channel(addr)
         with pytest.raises(aio.AioRpcError) as caught:
-            await cistern_pb2_grpc.CisternStub(channel).DumpDDLJobs(cistern_pb2.DumpDDLJobsReq(), timeout=WAIT_S)
+            await stub_of(channel, cistern_pb2.DESCRIPTOR, "Cistern").DumpDDLJobs(
+                cistern_pb2.DumpDDLJobsReq(), timeout=WAIT_S
+            )
         assert caught.value.code() is StatusCode.UNIMPLEMENTED
         await channel.close()
 
@@ -106,5 +108,5 @@ async def test_drainer_address_in_use_is_refused_by_name() -> None:
         pages = StatusServer("", {})
         await pages.prepare()
         with pytest.raises(ConfigError, match=f"addr {addr}: cannot listen there: .*in use"):
-            await CisternServer(addr, Security(), pages).start()
+            await cistern_server(Security(), pages).start(addr)
         await pages.close()

@@ -16,7 +16,8 @@ from binlog import envelope
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import State
 from binlog.cluster.registry import NodeRecord, Registry
-from binlog.pb import cistern_pb2, cistern_pb2_grpc
+from binlog.pb import cistern_pb2
+from binlog.runtime.channel import stub_of
 
 from tests.integration.drainer.stubs import Stubs
 from tests.support.capture import GOLDEN, CaptureSet
@@ -106,7 +107,7 @@ def test_daemon_applies_rows_serves_its_pages_and_stops_cleanly_on_sigterm(stubs
 def notify(drainer: Server) -> None:
     """What a Go pump asks of every drainer when it starts."""
     with grpc.insecure_channel(drainer_address(drainer)) as channel:
-        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=60)
+        stub_of(channel, cistern_pb2.DESCRIPTOR, "Cistern").Notify(cistern_pb2.NotifyReq(), timeout=60)
 
 
 def drainer_address(drainer: Server) -> str:
@@ -123,27 +124,10 @@ def status_position(stubs: Stubs) -> int:
         return int(connection.execute(f'SELECT commit_ts FROM "{tables[0]}"').fetchone()[0])
 
 
-@pytest.mark.slow
-def test_binlogctl_pauses_drainer(stubs: Stubs) -> None:
-    """At status-addr. At the address of gRPC, as the original's binlogctl does it, and taken offline:
+def test_silent_pump_holds_position_until_it_is_offline_and_binlogctl_pauses_drainer(stubs: Stubs) -> None:
+    """Rule 8 and the architecture page: which pump, since when; forced offline, the others go on. Then the drainer is
+    paused at status-addr. At the address of gRPC, as the original's binlogctl does it, and taken offline:
     test_peer_migration.py. A pump of ours, which tells in the same way where its page is: tests of the pump."""
-    stubs.add("a").put(*CAPTURE.binlogs)
-    stubs.resolve(END)
-    port = free_port()
-    drainer = stubs.drainer(configuration(stubs, port)).start()
-    reached(drainer, port, END)
-    words = ("pause-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
-    asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
-    assert asked.returncode == 0, asked
-    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
-    left = record(stubs).status
-    assert (left.state, left.max_commit_ts) == (State.PAUSED, status_position(stubs))
-    again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
-    assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
-
-
-def test_silent_pump_holds_position_and_is_shown_in_status(stubs: Stubs) -> None:
-    """Rule 8 and the architecture page: which pump, since when; forced offline, the others go on."""
     stubs.add("a").put(*CAPTURE.binlogs)
     stubs.resolve(END)
     stubs.register("dead", State.ONLINE)
@@ -156,7 +140,14 @@ def test_silent_pump_holds_position_and_is_shown_in_status(stubs: Stubs) -> None
     reached(drainer, port, END)
     # A survey that a slow machine answers late holds it back for a moment.
     wait_until(lambda: status(port)["HeldBack"] == "", what="nothing holds it back any more")
-    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
+    words = ("pause-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
+    asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
+    assert asked.returncode == 0, asked
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
+    left = record(stubs).status
+    assert (left.state, left.max_commit_ts) == (State.PAUSED, status_position(stubs))
+    again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
+    assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
 
 
 def test_unreachable_destination_is_shown_and_retried(stubs: Stubs) -> None:
@@ -201,20 +192,6 @@ def metric(port: int, name: str) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
-
-@pytest.mark.parametrize(
-    ("more", "code", "said"),
-    [
-        ("nonsense = 1", 1, "nonsense"),
-        ('log-level = "loud"', 1, "log"),
-    ],
-)
-def test_invalid_settings_exit_with_1_and_one_line(stubs: Stubs, more: str, code: int, said: str) -> None:
-    drainer = stubs.drainer(configuration(stubs, free_port(), more=more)).start()
-    assert drainer.wait(deadline_s=240) == code
-    assert said in drainer.text()
-    assert "Traceback" not in drainer.text()
 
 
 def test_missing_java_exits_with_2_and_names_package(stubs: Stubs) -> None:

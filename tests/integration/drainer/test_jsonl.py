@@ -78,7 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_json_lines_have_every_change_once_after_executor_is_killed(world: World) -> None:
     """Every place where the drainer may die: tests/integration/sink/test_jsonl.py."""
-    world.die_around_ddl(["file.part_written:2"], before=80)
+    world.die_around_ddl(["file.part_written:3"], before=80)
     world.drain_and_check()
     assert len(list(world.lines.glob("*.jsonl"))) > 4
     assert set(lines_of(world.lines)) == {"000", "002", "003"}

@@ -98,8 +98,6 @@ MOMENTS: dict[str, Callable[[Life], bool]] = {
     "the launcher's JVM runs": lambda life: life.runs("org.apache.spark.launcher.Main"),
     "the JVM runs": lambda life: life.runs("org.apache.spark.deploy.SparkSubmit", "-Dlog4j2.configurationFile"),
     "the gateway runs": lambda life: life.has("gateway-*/connection*"),
-    "Python's daemon runs": lambda life: life.runs("-m drainer.spark.startup.worker_daemon"),
-    "the stream reader runs": lambda life: life.runs("python_streaming_source_runner"),
 }
 # The others last, and may come a little behind the line that says that the drainer runs.
 PASSING = {"the launcher's JVM runs", "the gateway runs"}

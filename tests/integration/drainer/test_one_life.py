@@ -133,7 +133,7 @@ def test_status_shows_error_that_slots_are_retrying(life: Life) -> None:
 
 def test_sigterm_to_process_group_stops_drainer_cleanly(life: Life) -> None:
     """`kill -TERM -pgid`, as a service manager does; the last test, for it ends that life. Other signals:
-    test_signals.py."""
+    test_signals.py, test_standby.py."""
     end = life.more()
     reached(life.running, life.port, end)
     stops_cleanly(life.stubs, life.running, [*descendants(life.process), *life.forked], signal.SIGTERM)

@@ -70,13 +70,9 @@ def stops_cleanly(stubs: Stubs, drainer: Server, found: list[int], number: signa
     wait_until(lambda: not list(left.iterdir()), deadline_s=90, what=lambda: f"{list(left.rglob('*'))}")
 
 
-def test_sigint_to_process_group_stops_drainer_cleanly(stubs: Stubs) -> None:
-    """Ctrl-C in a terminal; a terminal that closes: the next test; SIGTERM: test_one_life.py."""
-    stops_cleanly(stubs, *started(stubs), signal.SIGINT)
-
-
 def test_killed_drainer_leaves_no_process_and_files_for_next_one_to_remove(stubs: Stubs) -> None:
-    """SIGKILL to the drainer alone: the JVM sees its standard input end, the workers their JVM."""
+    """SIGKILL to the drainer alone: the JVM sees its standard input end, the workers their JVM. Then SIGHUP, as of a
+    terminal that closes; SIGTERM: test_one_life.py; SIGINT, Ctrl-C: test_standby.py."""
     killed, found = started(stubs)
     assert killed.process is not None
     os.kill(killed.process.pid, signal.SIGKILL)

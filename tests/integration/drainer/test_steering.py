@@ -16,9 +16,7 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import State
 from binlog.cluster.registry import Registry
 
-from pumpclient.sdk import BigInt, Column, SyncService, Table
-from tests.integration.drainer.test_pumps_away import World
-from tests.integration.pumpclient.conftest import Cluster
+from tests.integration.drainer.test_pumps_away import World, running_world
 from tests.support.servers import ROOT, Etcd, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -28,18 +26,8 @@ DELAY_S = 4
 
 @pytest.fixture
 def world(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[World]:
-    cluster = Cluster(etcd, tmp_path)
-    cluster.add("p1")
-    service = SyncService.connect(cluster.url, tso_source="own")
-    try:
-        service.create_database("k")
-        yield World(
-            cluster, service, service.create_table("k", Table("t", Column("id", BigInt(), primary_key=True))), tmp_path
-        )
-    finally:
-        service.close()
-        for pump in cluster.pumps.values():
-            pump.server.kill()
+    with running_world(etcd, tmp_path, "p1") as made:
+        yield made
 
 
 def binlogctl(world: World, command: str, *flags: str) -> None:

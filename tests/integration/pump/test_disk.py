@@ -64,7 +64,7 @@ async def test_pump_with_failed_sync_leaves_online_and_recovers_after_restart(tm
     try:
         await asyncio.to_thread(server.wait_for_output, "pump is serving")
         async with connected(f"127.0.0.1:{port}", await cluster_of(etcd)) as client:
-            first, first_end, second, third = await source.batch(4)
+            first, first_end, second, third = [await source.get() for _ in range(4)]
             for payload in (prewrite(first), commit(first, first_end), prewrite(second)):
                 await client.write(payload)
             assert await probe(client) == ""
@@ -155,7 +155,7 @@ async def test_rule_25_all_binlogs_are_served_after_loss_of_index_page(tmp_path:
         cluster_id = await cluster_of(etcd)
         async with connected(f"127.0.0.1:{port}", cluster_id) as client:
             for _ in range(300):
-                start_ts, commit_ts = await source.batch(2)
+                start_ts, commit_ts = await source.get(), await source.get()
                 (answer,) = await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts)]])
                 assert not answer.errors
                 wanted.append((start_ts, commit_ts))

@@ -144,8 +144,8 @@ def gateway(java: None) -> Iterator[JavaGateway]:
 def test_java_grpc_client_calls_pump_plain_and_over_tls(
     tmp_path: Path, etcd: Etcd, gateway: JavaGateway, tls: bool
 ) -> None:
-    """Calls and streams, plain and compressed, small ones and such as need windows; deadlines, and a stream that is
-    cancelled. Over TLS it insists on ALPN."""
+    """Calls and streams, plain and compressed (P-RPC-11), small ones and such as need windows; deadlines, and a stream
+    that is cancelled. Over TLS it insists on ALPN."""
     port, authority, more = free_port(), Authority(tmp_path), []
     if tls:
         pair = authority.issue("pump")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
@@ -14,8 +15,7 @@ from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.envelope import Envelope, scan
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.pb import pump_ext_pb2_grpc
-from binlog.runtime.channel import open_channel
+from binlog.runtime.channel import open_channel, stub_of
 
 from pumpclient.options import upstream
 from tests.support.servers import Etcd, Server, free_port, python_module, wait_until
@@ -93,9 +93,9 @@ class Cluster:
         await etcd.close()
         for pump in self.pumps.values():
             async with open_channel(pump.addr) as channel:
-                await self._resolved(pump_ext_pb2_grpc.PumpExtStub(channel), cluster_id, until_ts)
+                await self._resolved(stub_of(channel, pb.DESCRIPTOR, "PumpExt"), cluster_id, until_ts)
 
-    async def _resolved(self, stub: pump_ext_pb2_grpc.PumpExtStub, cluster_id: int, until_ts: int) -> None:
+    async def _resolved(self, stub: Any, cluster_id: int, until_ts: int) -> None:
         async with asyncio.timeout(90):
             while True:
                 mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=60)
@@ -105,7 +105,7 @@ class Cluster:
 
     async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
         async with open_channel(pump.addr) as channel:
-            stub = pump_ext_pb2_grpc.PumpExtStub(channel)
+            stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
             return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=60)
 
     async def pull(self, pump: Pump, cluster_id: int, until_ts: int) -> list[Envelope]:
@@ -115,7 +115,7 @@ class Cluster:
     async def pull_payloads(self, pump: Pump, cluster_id: int, until_ts: int) -> list[bytes]:
         """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
-            stub = pump_ext_pb2_grpc.PumpExtStub(channel)
+            stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
             await self._resolved(stub, cluster_id, until_ts)
             request = pb.PullRangeReq(cluster_id=cluster_id, after_ts=0, until_ts=until_ts)
             found = [p async for response in stub.PullRange(request) for p in response.payloads]

@@ -55,22 +55,6 @@ def ended(*argv: str) -> int:
     return stopped.value.code
 
 
-def test_binlogctl_exit_code_follows_kind_of_failure(etcd: Etcd, capsys: pytest.CaptureFixture[str]) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    register(etcd, NodeStatus("p1", nobody, State.ONLINE, update_ts=1 << 58))
-    at = ("-pd-urls", etcd.endpoint)
-    assert ended("pumps", *at) == 0
-    assert ended("update-pump", *at, "-node-id", "p1", "-state", "gone") == 2
-    assert ended("pause-pump", *at) == 2
-    assert ended("pause-pump", *at, "-node-id", "p2") == 4
-    assert ended("inspect", *at, "-node-id", "p2") == 4
-    assert ended("pause-pump", *at, "-node-id", "p1") == 5
-    capsys.readouterr()
-    assert ended("pass-over", *at, "-node-id", "p1", "-commit-ts", "7", "-o", "json") == 5
-    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 5
-    assert ended("update-pump", *at, "-node-id", "p1", "-state", "offline") == 0
-
-
 def test_binlogctl_names_unreachable_etcd_with_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     place = f"127.0.0.1:{free_port()}"
     assert ended("pumps", "-pd-urls", place, "-o", "table") == 3

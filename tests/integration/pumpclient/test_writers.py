@@ -23,7 +23,7 @@ from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Serv
 from pumpclient.sdk.transaction import Transaction
 from pumpclient.writer import Limits
 from tests.integration.pumpclient.conftest import Cluster, Pump
-from tests.integration.pumpclient.test_pumps import binlogctl, child
+from tests.integration.pumpclient.test_pumps import child
 from tests.support.servers import ROOT, wait_until
 
 pytestmark = pytest.mark.integration
@@ -218,30 +218,6 @@ async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
         service._timestamps.get = plain  # type: ignore[method-assign]
         assert len(await living_writers(service._etcd)) == 1
     assert (await served(cluster))[txn.start_ts] == commit_ts
-
-
-async def test_settle_all_rolls_back_prewrites_without_lease(cluster: Cluster) -> None:
-    """Writers without a lease, as every service of before: many at once, in the time of one."""
-    client = await PumpsClient.connect(cluster.url, tso_source="own", strategy="hash")
-    async with await Service.connect(cluster.url, tso_source="own") as looker:
-        stamps = [await looker._timestamps.get() for _ in range(60)]
-    await asyncio.gather(*(client.write_prewrite(ts, b"k", b"") for ts in stamps))
-    await client.close(drain_s=0)
-    young = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-yes", "-older-than", "1h")
-    assert young.returncode == 0, young.stdout + young.stderr
-    assert await pending(cluster) == 60, "none is an hour old"
-    shown = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0", "-dry-run")
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert shown.stdout.count("prewrite to settle") == 60
-    assert await pending(cluster) == 60
-    refused = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s")
-    assert refused.returncode == 6
-    assert "confirm with -yes" in refused.stdout + refused.stderr
-    began = asyncio.get_running_loop().time()
-    done = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s", "-yes")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert await pending(cluster) == 0
-    assert asyncio.get_running_loop().time() - began < 60
 
 
 async def undelivered(

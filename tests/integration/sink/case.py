@@ -59,7 +59,6 @@ def shape(
         table=table,
         columns=names,
         key=tuple(key),
-        why_ordered="" if key else "no key",
         secondary_unique=tuple(unique),
         match=tuple(match) if match else (Match.PLAIN,) * len(names),
         type_classes=tuple(type_classes.split()),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.destination import Destination, settings
+from drainer.kafka_consumer.run import Destination, settings
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown

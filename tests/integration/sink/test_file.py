@@ -1,24 +1,20 @@
-"""Files of every transaction, exactly once: a driver that dies by SIGKILL at any of its crash points, and files that a
-crash of the machine has cut anywhere."""
+"""Files of every transaction, exactly once: a driver that dies by SIGKILL at any of its crash points. One that dies
+again and again, and files that a crash of the machine has cut anywhere: test_jsonl.py."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drainer.sink.document_position import POSITION
-from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.files import Files
 from tests.integration.sink.forks import children
 from tests.support import file_case
-from tests.support.change_replay import WHO, commits
-from tests.support.file_case import FORMATS, binlogs, finish, parquet_rows, payloads, sink
+from tests.support.change_replay import commits
+from tests.support.file_case import binlogs, finish, parquet_rows, payloads
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -98,20 +94,6 @@ def test_parquet_files_of_driver_killed_at_any_point_have_every_row_once(
     assert not list((directory / "stage").iterdir())
 
 
-def test_pb_files_of_driver_killed_repeatedly_have_every_record_once(whole: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "files"
-    again = [
-        "file.appended:2",
-        "file.synced:2",
-        "sink.position_written:7",
-        "sink.before_commit:5",
-        "drainer.mid_large:2",
-    ]
-    assert [life(directory, "pb", point) for point in again] == [-signal.SIGKILL] * len(again)
-    assert life(directory, "pb") == 0
-    assert payloads(directory) == payloads(whole)
-
-
 def test_transaction_of_several_tables_is_one_record(whole: Path) -> None:
     found = binlogs(whole)
     rows = [one for one in found if one.query is None]
@@ -119,33 +101,3 @@ def test_transaction_of_several_tables_is_one_record(whole: Path) -> None:
     assert len({one.commit_ts for one in rows}) == len(rows)
     assert max(len(one.names()) for one in rows) > 3
     assert len(list(whole.glob("binlog-*"))) > 5
-
-
-def test_current_file_of_any_length_is_truncated_or_refused_at_start(whole: Path, tmp_path: Path) -> None:
-    """What a machine's crash may leave of the current file: every length from nothing to a record too much."""
-    directory = shutil.copytree(whole, tmp_path / "files")
-    current = FORMATS["pb"].notes_of(recorded(directory)["notes"]).current[0]
-    repair = partial(Files(directory, FORMATS["pb"]).repair, {0: current})
-    path = directory / current.name
-    committed = path.read_bytes()
-    assert len(committed) == current.length > 100
-    written = committed + b"never committed"
-    for size in range(len(written) + 1):
-        path.write_bytes(written[:size])
-        if size < current.length:
-            with pytest.raises(DestinationRefused, match=f"has {size} bytes, and {current.length} are committed"):
-                repair()
-        else:
-            repair()
-            assert path.read_bytes() == committed
-    (directory / f"binlog-{current.number + 1:016d}-20240101000000").write_bytes(b"never committed")
-    destination = sink(directory, "pb")
-    destination.open(WHO, 1)
-    destination.close(clean=True)
-    assert payloads(directory) == payloads(whole)
-    path.unlink()
-    with pytest.raises(DestinationRefused, match="has 0 bytes"):
-        destination.open(WHO, 1)
-    (directory / POSITION).unlink()
-    with pytest.raises(DestinationRefused, match=r"position.json does not: restore position.json, or empty"):
-        destination.open(WHO, 1)

@@ -82,12 +82,12 @@ def test_recording_in_avro_has_every_row_with_registered_ids(
         pytest.fail(str(error))
     registry = SchemaRegistry(access_of(schema_registry.url))
     options = ProtocolOptions("avro", enable_tidb_extension=True, avro_enable_watermark=True)
-    from drainer.protocol.avro.decoder import make_decoder as avro_decoder
+    from drainer.protocol.avro.decoder import AvroDecoder
 
     found: list[list[Event]] = []
     for one in sorted(set(kafka.topics()) - before - {f"{topic}-control"}):
         for records in kafka.read(one):
-            decoder = avro_decoder(options, registry)
+            decoder = AvroDecoder(options, registry)
             try:
                 found.append([event for record in records for event in decoder.decode(record.key, record.value)])
             except MessageError as error:

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from binlog.topic.kafka import KafkaWriter
+from binlog.topic.message import Outgoing, TopicError, TopicMessage, encode
+from binlog.topic.settings import TopicSection
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.topics import admin
+from tests.integration.pump.test_kafka_topic import opened
 from tests.support.certificates import Authority, Pair
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import answers, free_port, wait_until
@@ -158,6 +162,24 @@ def test_sasl_plain_accepts_right_and_refuses_wrong_password(secured: Secured) -
     alice = {"ca": str(secured.ca.ca), "sasl-user": "alice"}
     assert secured.produce("PASSWORDS", {**alice, "sasl-password": "open sesame"}) == ""
     assert "authentication" in secured.produce("PASSWORDS", {**alice, "sasl-password": "open"}).lower()
+
+
+def test_topic_of_pump_is_written_and_read_over_tls_with_scram(secured: Secured) -> None:
+    def settings(password: str) -> dict[str, str]:
+        client = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(secured.ca.ca)}
+        user = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bob", "sasl.password": password}
+        address = f"127.0.0.1:{secured.ports['PASSWORDS']}"
+        return TopicSection.model_validate({"addresses": [address], "client": {**client, **user}}).client_settings()
+
+    refused = KafkaWriter(settings("crayon"), "of-a-pump", 1_000_000)
+    with pytest.raises(TopicError, match="uthentication"):
+        refused.open()
+    writer = KafkaWriter(settings("pencil"), "of-a-pump", 1_000_000)
+    assert opened(writer) is None
+    value = encode(TopicMessage(1, 0, 9 << 18))
+    writer.send([Outgoing(9 << 18, value)])
+    assert opened(writer) == value
+    writer.close()
 
 
 def test_oauth_token_is_requested_with_decoded_secret(secured: Secured) -> None:

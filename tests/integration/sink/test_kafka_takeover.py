@@ -249,8 +249,7 @@ def test_transaction_in_pieces_has_one_event_for_each_row(world: World, partitio
         piece = StreamDecoder(view_of(info), stored_generated=True).transaction()
         return (piece(payload, BEGIN_TS, BEGIN_TS + 10) for payload in payloads)
 
-    applied = destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 10, works), 1)
-    assert applied.rows == len(first) + len(last)
+    destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 10, works), 1)
     found = world.seen()
     images = [(row.old is not None, row.new is not None, key(row)) for of in found for row in of.rows]
     wanted = [(False, True, number) for number in (1, *range(3, 10), 20)] + [(True, False, 20), (True, False, 21)]
@@ -428,10 +427,11 @@ def test_slot_written_by_several_attempts_counts_once(world: World, monkeypatch:
     assert world.keys() == sorted([*KEYS, *range(20, 32)])
 
 
-@pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent", "kafka.slot_committed"])
+@pytest.mark.parametrize("point", ["kafka.slot_sent", "kafka.slot_committed"])
 def test_rows_arrive_once_when_broker_is_killed_and_restarted(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
+    """Under a slot; under the driver's transaction: test_kafka_faults.py, where a leader dies."""
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
 
@@ -510,19 +510,6 @@ def test_error_during_transaction_leaves_no_rows_and_no_open_transaction(world: 
     assert world.resolved() == {20}
 
 
-def test_slot_writer_that_fails_after_sending_leaves_no_open_transaction(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    destination = world.opened()
-    intent = range_of(destination, 0, 30)
-    writer = sent(destination.begin(intent))
-    at(monkeypatch, Once("kafka.slot_flushed", dies))
-    with pytest.raises(Died):
-        for slot in range(intent.slots):
-            writer.write(slot, segment(0, 30, *KEYS))
-    wait_until(lambda: not world.open_partitions(), what="no transaction is open")
-
-
 def test_resolved_event_without_transactions_is_sent_after_position(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,9 +580,8 @@ def test_message_above_topics_limit_is_refused_and_not_dropped(world: World) -> 
     """Above what is the default elsewhere, too, where the topic takes it."""
     world.broker.set_topic(world.topic, max_message_bytes=str(100_000))
     destination = world.opened()
-    with pytest.raises(MessageTooLarge, match=r"id = 1 .*99,872 are allowed") as refused:
+    with pytest.raises(MessageTooLarge, match=r"id = 1 .*99,872 are allowed"):
         destination.apply(segment(0, 20, 1, 2, 3, text=b"z" * 99_900), 1)
-    assert refused.value.limit == 99_872
     assert world.keys() == []
     destination.close(clean=False)
     world.broker.set_topic(world.topic, max_message_bytes=str(5 << 20))
@@ -689,20 +675,20 @@ def test_second_changefeed_claiming_new_control_topic_is_refused(
     opened: list[KafkaSink] = []
     real = Claims._append
 
-    def claim(claims: Claims, deadline: RetryDeadline) -> int:
+    def claim(claims: Claims, deadline: RetryDeadline) -> None:
         """The other one comes between what this one has read and its own claim."""
         monkeypatch.undo()
         opened.append(world.opened(first))
-        found = real(claims, deadline)
+        real(claims, deadline)
         if dies:
             raise Died
-        return found
 
     monkeypatch.setattr(Claims, "_append", claim)
     with pytest.raises(Died if dies else DestinationRefused, match=None if dies else OTHERS):
         world.opened(second)
     [winner] = opened
     winner.apply(segment(0, 10, 1), 1)
+    assert world.broker.topics()[f"{world.topic}-control"] == 4
     winner.close(clean=True)
     if dies:
         winner = world.opened(first)
@@ -744,14 +730,6 @@ def test_resolved_events_are_sent_at_intervals_without_rows(world: World) -> Non
         destination.apply(segment(5, 10, 1), 1)
     destination.close(clean=True)
     assert world.opened().commit_ts == BEGIN_TS + 6
-
-
-def test_control_topic_of_another_changefeed_is_refused(world: World) -> None:
-    world.opened()
-    for other in (Identity(8, "main", "d1"), Identity(7, "other", "d1")):
-        with pytest.raises(DestinationRefused, match="is the control topic of changefeed 'main' of cluster 7"):
-            world.opened(other)
-    assert world.broker.topics()[f"{world.topic}-control"] == 4
 
 
 def test_first_start_creates_control_topic_and_begins_at_offered_position(world: World) -> None:

@@ -22,7 +22,7 @@ from drainer.row.text import double_text, float_text
 from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
-from drainer.sink.mysql.connection import Retry, ServerSession, connect
+from drainer.sink.mysql.connection import ServerSession, connect
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.format import ESCAPED, SQL_TEXT, placeholder, string_literal
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -166,7 +166,6 @@ def shape(columns: dict[str, Col], table: str, *, unique: Sequence[str] = ()) ->
         table=table,
         columns=("id", *columns),
         key=(0,),
-        why_ordered="",
         secondary_unique=tuple(unique),
         match=(Match.PLAIN,) * (len(columns) + 1),
         type_classes=("int", *(column.type_class.value for column in columns.values())),
@@ -364,17 +363,6 @@ def test_load_data_refuses_row_without_partition_as_statements_do(db: MariaDB) -
     assert stored(db, "t") == []
 
 
-def test_load_data_reports_trigger_error_as_statements_do(db: MariaDB) -> None:
-    create(db, {"v": COLUMNS["big"]}, "t")
-    db.query("CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW IF NEW.v=2 THEN SIGNAL SQLSTATE '45000'; END IF")
-    rows = folded(shape({"v": COLUMNS["big"]}, "t"), [b"1", b"2"])
-    with both_ways(db) as (by_load, by_statement):
-        expected = outcome(by_statement, rows)
-        assert expected.startswith("RowsRefused")
-        assert outcome(by_load, rows) == expected
-    assert stored(db, "t") == []
-
-
 def test_load_that_is_rolled_back_keeps_the_rest_of_transaction(db: MariaDB) -> None:
     """Statements write the rows, behind what the transaction wrote before, and go on writing that table."""
     create(db, {"v": COLUMNS["bit3"]}, "t")
@@ -441,45 +429,6 @@ def test_enum_error_value_with_warning_is_loaded(db: MariaDB) -> None:
     assert [row[1] for row in stored(db, "t")] == [b"" if n % 7 == 0 else b"3" for n in range(2000)]
 
 
-def test_text_with_invalid_bytes_is_written_by_statements(db: MariaDB) -> None:
-    columns = {"v": Col(TypeClass.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
-    create(db, columns, "t")
-    with both_ways(db) as (by_load, _):
-        by_load.write(folded(shape(columns, "t"), [literal_of_text(TypeClass.TEXT, b"\xe9"), b"'x'"]))
-        assert by_load.loads == 0
-    assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
-
-
-def test_negative_zero_is_written_by_statements(db: MariaDB) -> None:
-    """As a literal it is 0.0, in a file it would be what it is."""
-    create(db, {"d": COLUMNS["d"]}, "t")
-    with both_ways(db) as (by_load, _):
-        by_load.write(folded(shape({"d": COLUMNS["d"]}, "t"), [b"-0.0", b"-0.05"]))
-        assert by_load.loads == 0
-    assert stored(db, "t") == [(b"1", b"0"), (b"2", b"-0.05")]
-
-
-def test_column_of_another_type_is_written_by_statements(db: MariaDB) -> None:
-    """Of upstream's INT, an ENUM takes the number; of a file it would take the name."""
-    create(db, {"v": Col(TypeClass.INT, "ENUM('2','1')", st.nothing())}, "t")
-    with both_ways(db) as (by_load, _):
-        by_load.write(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"]))
-        assert by_load.loads == 0
-    assert stored(db, "t") == [(b"1", b"2")]
-
-
-def test_few_rows_are_written_by_statements(db: MariaDB) -> None:
-    create(db, {"v": COLUMNS["big"]}, "t")
-    with both_ways(db) as (by_load, _):
-        session = by_load.session
-        session.begin()
-        for count in (9, 10):
-            writer = Writer(session, StatementLimits(load_rows_min=10), until_ts=7, keys=UniqueKeys())
-            writer.folded(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"] * count), thorough=False)
-            assert by_load.loads == count - 9
-        session.commit()
-
-
 def test_server_without_local_infile_gets_statements(db: MariaDB) -> None:
     """Off when the connection is made: nobody asks. Switched off later: one refusal, and statements from then on."""
     columns = {"v": COLUMNS["big"]}
@@ -500,18 +449,6 @@ def test_server_without_local_infile_gets_statements(db: MariaDB) -> None:
             db.query("SET GLOBAL local_infile=1")
             loader._until.clear()
     assert stored(db, "t") == [(b"1", b"3")]
-
-
-def test_load_in_lost_transaction_is_retried(db: MariaDB) -> None:
-    """Outside a transaction a savepoint does not live until it is wanted: as if the server had rolled back."""
-    columns = {"v": Col(TypeClass.INT, "TINYINT", st.nothing())}
-    create(db, columns, "t")
-    with both_ways(db) as (by_load, _):
-        rows = folded(shape(columns, "t"), [b"300"])
-        with pytest.raises(Retry):
-            Writer(by_load.session, StatementLimits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(
-                rows, thorough=False
-            )
 
 
 @pytest.mark.parametrize("count", [999, 1000])

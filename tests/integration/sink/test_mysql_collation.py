@@ -136,7 +136,7 @@ def test_conflict_on_coarser_secondary_key_names_repairing_statement(db: MariaDB
     destination.apply(work(100, 200, Folded(keyed, (row("A", 1),))), 1)
     with pytest.raises(UniqueConflict, match="MODIFY COLUMN `c` varchar"):
         destination.apply(work(200, 300, Folded(keyed, (row("a", 2),))), 1)
-    ordered = replace(keyed, key=(), why_ordered="no key")
+    ordered = replace(keyed, key=())
     with pytest.raises(UniqueConflict, match="MODIFY COLUMN `c` varchar"):
         destination.apply(work(200, 300, ordered=[change(ordered, Kind.INSERT, new="'a'|2", ts=250)]), 1)
 

@@ -13,12 +13,13 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 
 from drainer.batch.work import Folded
-from drainer.schema.steps import Ddl
+from drainer.schema.merged import SourceRows
+from drainer.schema.steps import Ddl, TableChange
 from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, opened, put, server_config, shape, work
 from tests.integration.sink.child import ChildFailed, run_until_done, start
-from tests.integration.sink.ddl_case import CREATE, column, position, step, table
+from tests.integration.sink.ddl_case import CREATE, TEXT, column, located, position, step, table
 from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
@@ -80,6 +81,8 @@ def test_drop_of_missing_object_counts_as_done(db: MariaDB) -> None:
 def setup_tables(db: MariaDB) -> None:
     db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
     db.query("CREATE TABLE d.b (id INT PRIMARY KEY)")
+    db.query("CREATE TABLE d.m (id INT, a INT NOT NULL, src VARCHAR(20), PRIMARY KEY (id, src))")
+    db.query("INSERT INTO d.m VALUES (1,1,'d.x'),(2,2,'d.x'),(1,1,'d.y')")
     db.query("INSERT INTO d.a VALUES (1)")
     db.query("INSERT INTO d.b VALUES (2)")
     db.query("CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))")
@@ -144,6 +147,19 @@ CASES["emptied"] = (
          before=replace(H, partition=HASHED), after=replace(H, partition=EMPTIED)),
     "SELECT id FROM d.h", [(1,)])  # fmt: skip
 CASES["rewritten"] = (REWRITTEN, "SELECT * FROM d.r ORDER BY n", [(1, 2), (3, 4)])
+# One of two merged tables is dropped, which alone has the column `a`: its rows, then the column.
+SOURCE = column(-2, "src", TEXT, origin_default="d.x")
+BOTH, LEFT = (
+    located(table(57, "m", *columns))
+    for columns in ((column(1, "id"), column(2, "a"), SOURCE), (column(1, "id"), SOURCE))
+)
+MERGED = replace(
+    step(5, ActionType.MULTI_SCHEMA_CHANGE, 300),
+    changes=(TableChange(BOTH, LEFT, SourceRows(SOURCE)),),
+    by_rules=True,
+    merged=True,
+)
+CASES["merged"] = (MERGED, "SELECT * FROM d.m", [(1, "d.y")])
 # Every point for the two that look the same before and after; for the others those on both sides of the statement.
 KILLS = [(case, point) for case in ("ring", "exchange") for point in POINTS]
 KILLS += [(case, point) for case in ("truncate", "add-column", "drop") for point in POINTS[2:4]]
@@ -153,6 +169,9 @@ EDGES = ("ddl_marked", "ddl_after_exec", "ddl_mark_commit:2", "ddl_mark_committe
 KILLS += [("emptied", f"sink.{point}") for point in EDGES]
 KILLS += [("copied", f"sink.ddl_mark_committed:{n}") for n in range(4, 7)]
 KILLS += [("rewritten", "sink.ddl_after_exec:2"), ("rewritten", "sink.before_commit")]
+KILLS += [
+    ("merged", f"sink.{point}") for point in ("ddl_mark_commit", "ddl_mark_committed", "ddl_marked", "ddl_after_exec")
+]
 
 
 @pytest.mark.parametrize(("case", "point"), KILLS)

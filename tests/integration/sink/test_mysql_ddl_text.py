@@ -180,8 +180,7 @@ def test_foreign_keys_with_generated_names_are_added_and_dropped(db: MariaDB) ->
 
 def test_truncate_of_key_partition_is_refused(db: MariaDB) -> None:
     """TiDB's hash of a KEY partition is not MySQL's: the same name holds other rows."""
-    parts = PartitionInfo(PartitionType.KEY, columns=("id",), num=2)
-    info = replace(T, partition=parts)
+    info = replace(T, partition=PartitionInfo(PartitionType.KEY, columns=("id",), num=2))
     text = "ALTER TABLE `t` TRUNCATE PARTITION `p1`"
     with pytest.raises(DdlFailed, match="PARTITION BY KEY hold other rows"):
         opened(db).ddl(step(1, ActionType.TRUNCATE_TABLE_PARTITION, 200, text, before=info, after=info))
@@ -192,24 +191,6 @@ def test_tables_published_without_query_text_are_created(db: MariaDB) -> None:
     many = step(1, ActionType.CREATE_TABLES, 200, changes=[(None, table(51, "a")), (None, table(52, "b"))])
     opened(db).ddl(many)
     assert db.query("SHOW TABLES IN d") == [("a",), ("b",)]
-
-
-def test_global_temporary_table_is_not_created(db: MariaDB) -> None:
-    """Its rows are in no binlog."""
-    info = replace(T, rest={"temp_table_type": 1})
-    destination = opened(db)
-    destination.ddl(step(1, ActionType.CREATE_TABLE, 200, "CREATE GLOBAL TEMPORARY TABLE `t` (`id` INT)", after=info))
-    destination.ddl(step(2, ActionType.ADD_INDEX, 210, "CREATE INDEX `i` ON `t` (`id`)", before=info, after=info))
-    destination.ddl(step(3, ActionType.DROP_TABLE, 220, "DROP TABLE `t`", before=info))
-    assert db.query("SHOW TABLES IN d") == []
-
-
-def test_ddl_rewritten_by_operator_runs_unchanged(db: MariaDB) -> None:
-    """It is the destination's own language, with its comments."""
-    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
-    own = replace(step(3, ActionType.DROP_COLUMN, 400, "ALTER TABLE `t` /*M! DROP `a` */", after=T), rewritten=True)
-    opened(db).ddl(own)
-    assert db.query("SHOW COLUMNS FROM d.t LIKE 'a'") == []
 
 
 def test_column_ddl_keeps_what_destination_has_changed(db: MariaDB) -> None:

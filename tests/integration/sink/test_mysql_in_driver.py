@@ -78,8 +78,7 @@ def test_rows_and_position_are_committed_together(db: MariaDB) -> None:
     t = shape("t", "id v")
     destination = opened(db)
     rows = (put(1, b"(1,10)", Kind.UPDATE), gone(2), put(3, b"(3,30)"))
-    applied = destination.apply(work(100, 200, Folded(t, rows)), 5)
-    assert (applied.rows, applied.repeated) == (3, False)
+    destination.apply(work(100, 200, Folded(t, rows)), 5)
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 10), (3, 30)]
     assert position(db) == 200
     with pytest.raises(PositionMoved, match="its position is 200"):
@@ -285,10 +284,15 @@ def test_statements_are_bounded_and_larger_rows_are_written(db: MariaDB) -> None
     """Many statements, rows larger than the bound, and one larger than the server takes."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)")
     destination = opened(db, limits=limits(7, 4096))
+
+    def replaces() -> int:
+        return int(db.query("SHOW GLOBAL STATUS LIKE 'Com_replace'")[0][1])
+
     rows = [put(i, b"(%d,'%s')" % (i, b"x" * (i * 37 % 9000))) for i in range(100)]
     rows.append(put(100, b"(100,'%s')" % (b"y" * (20 << 20))))
-    applied = destination.apply(work(100, 200, Folded(shape("t", "id v"), tuple(rows))), 1)
-    assert applied.statements > 60
+    before = replaces()
+    destination.apply(work(100, 200, Folded(shape("t", "id v"), tuple(rows))), 1)
+    assert replaces() - before > 60
     lengths = db.query("SELECT id, LENGTH(v) FROM d.t ORDER BY id")
     assert lengths == [*((i, i * 37 % 9000) for i in range(100)), (100, 20 << 20)]
     too_large = put(101, b"(101,'%s')" % (b"z" * (70 << 20)))
@@ -316,7 +320,7 @@ def test_table_with_triggers_is_refused_unless_allowed(db: MariaDB) -> None:
     db.query("CREATE TRIGGER d.x AFTER DELETE ON d.t FOR EACH ROW INSERT INTO d.gone VALUES (OLD.id)")
     update = work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,2)", Kind.UPDATE),)))
     refused = opened(db)
-    with pytest.raises(RowsRefused, match=r"d\.t has triggers"):
+    with pytest.raises(RowsRefused, match=r"d\.t: it has triggers"):
         refused.apply(update, 1)
     refused.close(clean=False)
     opened(db, allow_triggers=True).apply(update, 1)
@@ -409,7 +413,7 @@ def test_value_truncated_by_server_without_warning_is_refused(
     """A note is hidden or there is none; what fits arrives, in order and folded, and nothing else is stored."""
     db.query(f"CREATE TABLE d.t (id INT PRIMARY KEY, v {here})")
     t = replace(shape("t", "id v"), fractions=(0, digits))
-    ordered = replace(t, key=(), why_ordered="no key")
+    ordered = replace(t, key=())
     destination = opened(db)
     first = change(ordered, Kind.INSERT, new=f"2|{fits}", ts=150)
     destination.apply(work(100, 200, Folded(t, (put(1, f"(1,{fits})".encode()),)), ordered=[first]), 1)

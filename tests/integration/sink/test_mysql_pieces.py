@@ -34,8 +34,7 @@ def test_pieces_are_applied_in_order_in_one_transaction(db: MariaDB) -> None:
         rows = (put(1, b"(1,20)", Kind.UPDATE), put(2, b"(2,10)", Kind.UPDATE))
         yield work(100, 200, Folded(t, rows), ordered=[change(bag, Kind.DELETE, old="5")])
 
-    applied = opened(db).apply_pieces(Pieces(100, 200, works), 5)
-    assert applied.rows == 7
+    opened(db).apply_pieces(Pieces(100, 200, works), 5)
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 20), (2, 10)]
     assert db.query("SELECT * FROM d.bag") == [(5,)]
     assert position(db) == 200

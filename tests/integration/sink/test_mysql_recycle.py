@@ -225,10 +225,3 @@ def test_recycle_and_recover_of_killed_drainer_happen_once(db: MariaDB, tmp_path
     assert names(db, BIN) == []
     assert db.query("SELECT commit_ts FROM tidb_binlog.drainer_position") == [(500,)]
     assert db.query("SELECT state FROM tidb_binlog.drainer_ddl") == [("done",), ("done",)]
-
-
-def test_flashback_cluster_is_refused_with_remedy(db: MariaDB) -> None:
-    """A TiDB destination would obey."""
-    cluster = step(7, ActionType.FLASHBACK_CLUSTER, 300, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'", use="")
-    with pytest.raises(DdlFailed, match=r"job 7 (.|\n)*load it anew from upstream"):
-        opened(db).ddl(cluster)

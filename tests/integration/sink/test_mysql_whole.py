@@ -1,7 +1,11 @@
-"""Rule 33: readers see complete transactions, while a drainer writes, is killed and goes on."""
+"""Rule 33: readers see complete transactions, while a drainer writes, is killed and goes on.
+
+TRANSFERS=100000 in the environment makes it that many transfers, which takes ten minutes.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -28,6 +32,7 @@ ACCOUNTS = tuple(table(COLUMNS, handle="k", table_id=201 + n, name=f"account_{n}
 IN_EACH = 250
 BRANCHES = 20  # money moves within a branch, so that there are several groups
 BALANCE = 100
+TRANSFERS = int(os.environ.get("TRANSFERS", "5000"))
 TOTAL = len(ACCOUNTS) * IN_EACH * BALANCE
 
 
@@ -103,7 +108,7 @@ def test_unique_values_exchanged_in_a_slot_are_one_transaction(db: MariaDB) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("whole", "count", "in_batch"),
-    [pytest.param(False, 200, 100, id="row"), pytest.param(True, 5_000, 500, id="transaction")],
+    [pytest.param(False, 200, 100, id="row"), pytest.param(True, TRANSFERS, 500, id="transaction")],
 )
 def test_readers_see_the_sum_of_all_accounts_only_if_transactions_are_whole(
     db: MariaDB, whole: bool, count: int, in_batch: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from io import BytesIO
 
@@ -12,16 +11,14 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.decoder import make_decoder
-from drainer.protocol.avro.encoder import AvroEncoder, make_encoder
+from drainer.protocol.avro.decoder import AvroDecoder
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.errors import MessageError, SchemaIdMissing
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
-from drainer.sink.errors import DestinationDown
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAnswer, access_of
-from tests.support.http_registry import Registry, serving
+from drainer.sink.kafka.settings.registry_http import access_of
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table
 
@@ -37,8 +34,8 @@ def table_with(*more: tuple[str, FieldType], version: int = 1) -> Table:
     return make_table("shop", "orders", [("id", INT), ("note", TEXT), *more], primary=["id"], version=version)
 
 
-def client(server: SchemaRegistryServer, *, wait_s: float = 60) -> SchemaRegistry:
-    return SchemaRegistry(access_of(server.url), wait_s=wait_s)
+def client(server: SchemaRegistryServer) -> SchemaRegistry:
+    return SchemaRegistry(access_of(server.url))
 
 
 def not_null(kind: FieldType) -> FieldType:
@@ -46,19 +43,18 @@ def not_null(kind: FieldType) -> FieldType:
 
 
 def encoder_for(registry: SchemaRegistry, topic: str, table: Table) -> AvroEncoder:
-    encoder = make_encoder(OPTIONS)
+    encoder = AvroEncoder(OPTIONS)
     return encoder.with_ids(registry.register_all(encoder.required_schemas(topic, table))).in_topic(topic)
 
 
 def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistryServer) -> None:
     table, topic = table_with(("price", PRICE)), schema_registry.topic()
     subjects = [f"{topic.replace('.', '_')}-{which}" for which in ("key", "value")]
-    encoder = make_encoder(OPTIONS)
+    encoder = AvroEncoder(OPTIONS)
     required = encoder.required_schemas(topic, table)
     assert [one.subject for one in required] == subjects
-    with pytest.raises(SchemaIdMissing) as caught:
+    with pytest.raises(SchemaIdMissing, match=" and ".join(subjects)):
         encoder.in_topic(topic).table(table).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
-    assert caught.value.subjects == tuple(subjects)
 
     first = client(schema_registry)
     first.check()
@@ -74,7 +70,7 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
         .table(table)
         .encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
     )
-    (event,) = make_decoder(OPTIONS, client(schema_registry)).decode(row.key, row.value)
+    (event,) = AvroDecoder(OPTIONS, client(schema_registry)).decode(row.key, row.value)
     assert isinstance(event, RowEvent)
     assert event.change is Change.INSERT
     assert event.new is not None
@@ -107,7 +103,7 @@ def test_compatible_column_changes_are_registered_and_read_by_newest_schema(
         (dropped, {"state": "new"}),
         (wider, {"state": "new"}),
     ):
-        required = make_encoder(OPTIONS).required_schemas(topic, table)
+        required = AvroEncoder(OPTIONS).required_schemas(topic, table)
         registry.register_all(required)
         newest = fastavro.parse_schema(json.loads(required[-1].schema))
         found = fastavro.schemaless_reader(BytesIO(row.value[5:]), written, newest)
@@ -121,25 +117,19 @@ def test_compatible_column_changes_are_registered_and_read_by_newest_schema(
 def test_incompatible_column_is_refused_with_registrys_message(schema_registry: SchemaRegistryServer) -> None:
     """A NOT NULL column without a default: seed 001's own example. Nothing is changed by asking again."""
     registry, topic = client(schema_registry), schema_registry.topic()
-    registry.register_all(make_encoder(OPTIONS).required_schemas(topic, table_with()))
-    *_, required = make_encoder(OPTIONS).required_schemas(topic, table_with(("must", not_null(INT)), version=2))
+    registry.register_all(AvroEncoder(OPTIONS).required_schemas(topic, table_with()))
+    *_, required = AvroEncoder(OPTIONS).required_schemas(topic, table_with(("must", not_null(INT)), version=2))
     for _ in range(2):
         with pytest.raises(SchemaRefused) as caught:
             registry.register(required.subject, required.schema)
-        assert caught.value.status == 409
-        assert caught.value.subject == required.subject
-        assert "Incompatible" in caught.value.words
-        assert "must" in caught.value.words
-        for part in (required.subject, required.schema, caught.value.words):
+        for part in ("HTTP 409", required.subject, required.schema, "Incompatible", "must"):
             assert part in str(caught.value)
     assert schema_registry.versions(required.subject) == [1]
 
 
 def test_invalid_schema_text_is_refused_by_registry(schema_registry: SchemaRegistryServer) -> None:
-    with pytest.raises(SchemaRefused) as caught:
+    with pytest.raises(SchemaRefused, match=r"\(HTTP 422\): \w"):
         client(schema_registry).register(schema_registry.topic(), '{"type":"recor')
-    assert caught.value.status == 422
-    assert caught.value.words
 
 
 def test_unknown_schema_id_raises_lookup_error(schema_registry: SchemaRegistryServer) -> None:
@@ -147,32 +137,4 @@ def test_unknown_schema_id_raises_lookup_error(schema_registry: SchemaRegistrySe
     with pytest.raises(LookupError):
         registry.schema(0x7FFFFFFF)
     with pytest.raises(MessageError, match="no schema has the id 2147483647"):
-        make_decoder(OPTIONS, registry).decode(None, b"\0\x7f\xff\xff\xff\x02")
-
-
-def test_unauthorized_registry_access_is_refused_without_retry(schema_registry: SchemaRegistryServer) -> None:
-    """The registry with a door before it that wants a user."""
-    topic = schema_registry.topic()
-    with serving(Registry(authorization="Basic bWU6bXkgc2VjcmV0", behind=schema_registry.url)) as door:
-        with pytest.raises(RegistryAnswer, match=r"HTTP 401.*Unauthorized") as caught:
-            SchemaRegistry(access_of(door.url, user="me", password="wrong")).check()
-        assert "wrong" not in str(caught.value)
-        assert len(door.requests) == 1
-        ours = SchemaRegistry(access_of(door.url.replace("//", "//me:my%20secret@")))
-        ours.check()
-        required = make_encoder(OPTIONS).required_schemas(topic, table_with())
-        assert ours.register_all(required) == client(schema_registry).register_all(required)
-
-
-def test_unreachable_registry_is_retried_until_deadline(schema_registry: SchemaRegistryServer) -> None:
-    schema_registry.server.kill()
-    required = make_encoder(OPTIONS).required_schemas(schema_registry.topic(), table_with())
-    with pytest.raises(DestinationDown, match=schema_registry.url):
-        client(schema_registry, wait_s=0.5).register_all(required)
-    found: list[object] = []
-    waiting = client(schema_registry, wait_s=240)
-    thread = threading.Thread(target=lambda: found.append(waiting.register_all(required)), daemon=True)
-    thread.start()
-    schema_registry.start()
-    thread.join(240)
-    assert found == [client(schema_registry).register_all(required)]
+        AvroDecoder(OPTIONS, registry).decode(None, b"\0\x7f\xff\xff\xff\x02")

@@ -37,7 +37,6 @@ from pumpclient.sdk import (
 )
 from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.local_batch import LocalBatch
-from tests.support.memory_sink import MemorySink, Store
 from tests.support.servers import MariaDB
 from tests.unit.drainer.test_pipeline import StubProvider
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -186,13 +185,6 @@ async def test_sdk_column_changes_into_sqlite_give_expected_rows(
         found = connection.execute(QUERY.format('"shop.t"')).fetchall()
         layout = connection.execute("SELECT sql FROM sqlite_master WHERE name='shop.t'").fetchone()
     assert [tuple(map(shown, one)) for one in found] == expected(), layout
-
-
-async def test_sdk_column_changes_into_memory_give_every_row(shop: Shop) -> None:
-    """Rows only; this destination runs no DDL on the rows it has."""
-    store = Store()
-    drain(MemorySink(store), *await stream(shop, key=True), batch=2)
-    assert sum(map(len, store.rows.values())) == len(expected())
 
 
 @pytest.mark.integration

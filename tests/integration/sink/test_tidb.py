@@ -16,6 +16,7 @@ from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import Changefeed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
+from tests.integration.sink.test_schema_check import create, differences, mend
 from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB
 
@@ -211,3 +212,21 @@ def test_tidb_rows_of_reorganized_partitions_are_replaced(db: MariaDB) -> None:
     assert sorted(db.query("SELECT * FROM d.p")) == [(1, 1), (7, 7), (1000, 3)]
     db.query("ADMIN CHECK TABLE d.p")
     destination.close(clean=True)
+
+
+def test_tidb_table_differs_from_its_definition_only_if_somebody_changed_it(db: MariaDB) -> None:
+    create(db)
+    assert differences(db) == []
+    for statement in (
+        "ALTER TABLE d.all DROP COLUMN price",
+        "ALTER TABLE d.all MODIFY wide BIGINT NOT NULL DEFAULT 8",
+        "ALTER TABLE d.all MODIFY `once` INT AS (a + 2)",
+        "ALTER TABLE d.all DROP KEY prefix",
+        "ALTER TABLE d.common ADD UNIQUE (b, n)",
+        "DROP TABLE d.parted",
+    ):
+        db.query(statement)
+        found = differences(db)
+        assert len(found) == 1, (statement, found)
+        mend(db, found)
+        assert differences(db) == []

@@ -15,13 +15,8 @@ from binlog import errors
     [
         (errors.DecodeError("row", offset=7, detail="cut"), "row: cut at byte 7"),
         (errors.ClusterMismatch(1, 2), "cluster ID are mismatch, 1 vs 2"),
-        (errors.NotOnline("paused"), "no online: paused"),
-        (errors.NoSpace(5, 6), "no available space, available: 5, StopWriteAtAvailableSpace: 6"),
         (errors.PurgedPosition(3, 9), "binlogs after ts 3 may be gone: everything up to ts 9 was purged"),
-        (errors.NodeNotFound("/a/b"), "key /a/b in etcd not found"),
-        (errors.LeaseExpired(255), "etcd lease ff has expired"),
         (errors.LogBroken("fsync of 000001.vlog failed"), "fsync of 000001.vlog failed"),
-        (errors.WatchCompacted("/p", 3, 8), "watch of /p after revision 3: history up to revision 8 is compacted"),
     ],
 )
 def test_errors_keep_text_of_original_when_pickled(error: errors.BinlogError, text: str) -> None:

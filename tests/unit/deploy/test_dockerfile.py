@@ -81,9 +81,12 @@ def test_server_images_have_health_check_without_shell(target: str, port: int) -
 def test_images_install_locked_packages_from_wheels() -> None:
     """What has no wheel is built by what the lock constrains."""
     syncs = [
-        words for name in ("build", "build-drainer") for words in commands(made()[name]) if words[:2] == ["uv", "sync"]
+        words
+        for name in ("build", "build-pump", "build-drainer")
+        for words in commands(made()[name])
+        if words[:2] == ["uv", "sync"]
     ]
-    assert len(syncs) == 3 and all({"--frozen", "--no-dev"} <= set(words) for words in syncs)
+    assert len(syncs) == 4 and all({"--frozen", "--no-dev"} <= set(words) for words in syncs)
     assert "--no-build" in syncs[0]
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     without_wheel = {one["name"] for one in lock["package"] if not one.get("wheels")}

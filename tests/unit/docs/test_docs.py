@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripts import write_configuration
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "pump" / "FORMAT.md", *sorted((ROOT / "docs").glob("*.md"))]
 SOURCES = [path for name in ("proto/binlog", "pump", "pumpclient", "drainer") for path in (ROOT / name).rglob("*.py")]
@@ -25,10 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_generated_pages_equal_what_the_code_gives() -> None:
-    found = importlib.util.spec_from_file_location("write_configuration", ROOT / "scripts" / "write_configuration.py")
-    assert found is not None and found.loader is not None
-    script = importlib.util.module_from_spec(found)
-    found.loader.exec_module(script)
+    script = write_configuration()
     assert (ROOT / "docs" / "configuration.md").read_text() == script.page(), "run `make docs`"
     compatibility = (ROOT / "docs" / "compatibility.md").read_text()
     assert compatibility == script.with_table(compatibility), "run `make docs`"
@@ -70,7 +69,7 @@ def test_metrics_page_lists_exactly_the_metrics_in_code() -> None:
     listed = set(re.findall(r"`((?:pump|drainer|sdk|arbiter)_\w+)(?:\{[\w,]+\})?`", page))
     assert len(named) > 15
     assert named - listed == set(), "not in docs/operations.md"
-    tables = {"drainer_position", "drainer_mark", "drainer_ddl"}
+    tables = {"drainer_position", "drainer_mark", "drainer_ddl", "drainer_load"}
     assert listed - named - tables == set(), "in docs/operations.md, not in the code"
 
 

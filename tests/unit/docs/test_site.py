@@ -118,7 +118,7 @@ def test_site_loads_nothing_from_other_hosts(site: dict[str, Page]) -> None:
         ("api-source.html", "drainer.spark.register"),
         ("api-source.html", "binlog.envelope.Envelope.schema_version"),
         ("api-consumer.html", "drainer.kafka_consumer.run.consume"),
-        ("api-consumer.html", "drainer.kafka_consumer.destination.Destination.apply"),
+        ("api-consumer.html", "drainer.kafka_consumer.run.Destination.apply"),
         ("api-consumer.html", "drainer.kafka_consumer.core.Resume.applied_ts"),
         ("api-consumer.html", "drainer.protocol.event.RowEvent.handle_only"),
         ("api-consumer.html", "drainer.protocol.registry.make_decoder"),

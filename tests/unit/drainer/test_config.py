@@ -195,7 +195,11 @@ def test_invalid_value_or_key_is_refused_by_name(tmp_path: Path, text: str, name
         ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
         ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
         ('[syncer.to.security]\nssl-ca = "ca"\nssl-cert = "c"', "ssl-key must be set together"),
-        ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "ssl-cert needs ssl-ca"),
+        ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "syncer.to.security: ssl-cert needs ssl-ca"),
+        ('[upstream.security]\nssl-cert = "c"\nssl-key = "k"', "upstream.security: ssl-cert needs ssl-ca"),
+        ("[upstream]\nport = 0", "upstream.port"),
+        ("[upstream]\nfirst-load = true", "upstream.first-load needs upstream.host"),
+        ('[upstream]\ndb = "x"', r"unknown .*upstream.db"),
     ],
 )
 def test_conflicting_settings_are_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
@@ -238,7 +242,8 @@ def test_destinations_without_marks_leave_out_marked_transactions(tmp_path: Path
 
 
 def test_repr_of_config_contains_no_password(tmp_path: Path) -> None:
-    assert "secret" not in repr(loaded(tmp_path, '[syncer.to]\npassword = "secret"'))
+    for section in ("syncer.to", "upstream"):
+        assert "secret" not in repr(loaded(tmp_path, f'[{section}]\npassword = "secret"'))
 
 
 def test_encrypted_password_is_decrypted_and_overrides_password(

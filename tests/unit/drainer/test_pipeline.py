@@ -17,14 +17,14 @@ from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut, NotDistributed
 from drainer.apply.progress import Stopped
 from drainer.batch.served import Batch
-from drainer.failures import TRIES_REPORTED, Failures
-from drainer.order.slot import HASH_VERSION
+from drainer.changes.slot_blob import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
+from drainer.sink.retry import TRIES_REPORTED, Failures
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch

@@ -23,6 +23,12 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+def under_way(connection: Connection) -> int:
+    """How many streams handlers work for, or will work for."""
+    streams = connection._streams
+    return len(streams._under_way) + len(streams.fresh) + len(streams.whole)
+
+
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0) -> bytes:
     return frames.frame_header(len(payload), kind, flags, stream_id) + payload
 

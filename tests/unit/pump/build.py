@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from binlog.envelope import encode_binlog, encode_fake, encode_varint, merge
@@ -15,7 +15,8 @@ from binlog.errors import TimestampUnavailable
 from pump.index.checkpoint import FILE_NAME, decode_checkpoint, encode_checkpoint
 from pump.index.leveldb import IndexOptions
 from pump.log.read_progress import CHECK_RECORDS, ReadingProgress
-from pump.log.record import encode_header
+from pump.log.record import Pointer, encode_header
+from pump.log.value_log import ValueLog
 from pump.store.options import StoreOptions
 from pump.store.store import Store
 
@@ -38,6 +39,16 @@ __all__ = [
 
 
 ROW = b"\x08\x01\x12\x03row"  # a TableMutation: table_id 1, one inserted row
+
+
+def appended(log: ValueLog, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
+    """Records written together. `max_ts`: the largest ts of them."""
+    fid, at, pointers = log.tail.fid, log.tail.size, []
+    for payload in payloads:
+        pointers.append(Pointer(fid, at))
+        at += len(encode_record(payload))
+    log.write([part for each in payloads for part in (encode_header(each), each)], max(log.tail.max_ts, max_ts))
+    return pointers
 
 
 def encode_record(payload: bytes) -> bytes:

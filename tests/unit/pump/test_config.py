@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from binlog.errors import ConfigError
 from binlog.runtime.config import load
-from binlog.runtime.reference import reference_markdown
 
 from pump.config import FLAGS, PROGRAM, PumpConfig
+from tests.support.scripts import write_configuration
 
 
 def loaded(*argv: str, environ: dict[str, str] | None = None) -> PumpConfig:
@@ -125,6 +125,6 @@ def test_status_address_is_any_port_if_addr_port_is_too_high() -> None:
 
 def test_every_pump_setting_has_a_description() -> None:
     """docs/configuration.md is made of this."""
-    table = reference_markdown(PumpConfig, FLAGS, env_prefix="PUMP")
+    table = write_configuration().reference_markdown(PumpConfig, FLAGS, env_prefix="PUMP")
     for line in table.splitlines()[2:]:
         assert line.rstrip(" |").count("|") >= 5, line

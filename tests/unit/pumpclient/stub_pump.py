@@ -16,9 +16,10 @@ import grpc
 import grpc.aio
 from binlog.cluster.node import NodeStatus, State
 from binlog.envelope import BinlogType, Envelope, scan
-from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
+from binlog.pb import binlog_pb2, pump_ext_pb2, pump_pb2
 from binlog.pump_error import ERROR_TRAILER, PumpError
 
+from tests.support.grpc_service import add_service
 from tests.support.servers import free_port
 
 CLUSTER_ID = 77
@@ -74,9 +75,9 @@ class StubPump:
 
     async def start(self, port: int = 0) -> StubPump:
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", self.receive_bytes_max)])
-        pump_pb2_grpc.add_PumpServicer_to_server(_Plain(self), self._server)
+        add_service(self._server, pump_pb2.DESCRIPTOR, "Pump", _Plain(self))
         if self.extension:
-            pump_ext_pb2_grpc.add_PumpExtServicer_to_server(_Extension(self), self._server)
+            add_service(self._server, pump_ext_pb2.DESCRIPTOR, "PumpExt", _Extension(self))
         if self.returns and not port:
             port = free_port()
         bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
@@ -170,7 +171,7 @@ class StubPump:
         return [envelope for envelope in self.received if envelope.tp == tp and envelope.start_ts]
 
 
-class _Plain(pump_pb2_grpc.PumpServicer):
+class _Plain:
     def __init__(self, pump: StubPump) -> None:
         self._pump = pump
 
@@ -188,7 +189,7 @@ class _Plain(pump_pb2_grpc.PumpServicer):
             raise
 
 
-class _Extension(pump_ext_pb2_grpc.PumpExtServicer):
+class _Extension:
     def __init__(self, pump: StubPump) -> None:
         self._pump = pump
 

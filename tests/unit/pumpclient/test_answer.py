@@ -10,9 +10,9 @@ from binlog.pump_error import PumpError
 
 from pumpclient.answer import Answer, Outcome, classify, lost, not_sent
 from pumpclient.payload import (
+    NO_DDL,
     DdlFields,
     commit_payload,
-    ddl_prewrite_payload,
     prewrite_payload,
     rollback_payload,
 )
@@ -83,17 +83,16 @@ def test_recorded_tidb_writes_are_rebuilt_byte_for_byte() -> None:
     kinds: set[tuple[int, bool]] = set()
     for payload in CaptureSet(GOLDEN / "keys").writes:
         binlog = binlog_pb2.Binlog.FromString(payload)
-        ddl = None
+        ddl = NO_DDL
         if binlog.ddl_job_id:
             ddl = DdlFields(binlog.ddl_job_id, binlog.ddl_query, binlog.ddl_schema_state)
-        kinds.add((binlog.tp, ddl is not None))
+        kinds.add((binlog.tp, ddl is not NO_DDL))
         if binlog.tp == BinlogType.COMMIT:
             made = commit_payload(binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, ddl)
         elif binlog.tp == BinlogType.ROLLBACK:
             made = rollback_payload(binlog.start_ts, binlog.prewrite_key)
-        elif ddl is not None:
-            made = ddl_prewrite_payload(binlog.start_ts, binlog.prewrite_key, ddl)
         else:
-            made = prewrite_payload(binlog.start_ts, binlog.prewrite_key, binlog.prewrite_value)
+            value = binlog.prewrite_value if ddl is NO_DDL else None
+            made = prewrite_payload(binlog.start_ts, binlog.prewrite_key, value, ddl=ddl)
         assert made == payload
     assert kinds == {(0, False), (0, True), (1, False), (1, True), (2, False)}

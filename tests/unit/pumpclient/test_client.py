@@ -33,7 +33,7 @@ def value_of(size: int) -> bytes:
     return bytes(binlog_pb2.PrewriteValue(schema_version=1, mutations=[rows]).SerializeToString())
 
 
-PATIENT = replace(FAST, write_timeout_s=30)  # where nothing fails, and a busy machine must not make it fail
+PATIENT = replace(FAST, write_timeout_s=30, patience_s=30)  # nothing fails, and a busy machine must not make it fail
 BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", "plain"])
 
 

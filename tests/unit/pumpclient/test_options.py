@@ -8,11 +8,9 @@ from typing import get_args, get_type_hints
 import pytest
 from binlog.errors import ConfigError
 
-from pumpclient.client import PumpsClient
 from pumpclient.options import limits_of, upstream, upstream_of
 from pumpclient.sdk.service import Service
 from pumpclient.sdk.sync import SyncService
-from pumpclient.sync import SyncPumpsClient
 from pumpclient.writer import Limits
 from tests.unit.docs.test_facts import ids_in
 
@@ -37,15 +35,14 @@ def test_upstream_refuses_invalid_pd_urls(urls: str) -> None:
         upstream(urls)
 
 
-@pytest.mark.parametrize(("face", "inner"), [(SyncPumpsClient, PumpsClient), (SyncService, Service)])
-def test_blocking_connect_has_same_parameters_as_async_one(face: type, inner: type) -> None:
+def test_blocking_connect_has_same_parameters_as_async_one() -> None:
     def parameters(of: type) -> dict[str, object]:
         hints = get_type_hints(of.connect)  # type: ignore[attr-defined]
         options = hints.pop("options")
         hints.pop("return")
         return hints | get_type_hints(get_args(options)[0])
 
-    assert parameters(face) == parameters(inner)
+    assert parameters(SyncService) == parameters(Service)
 
 
 # Every fact about the original's pump client is kept or answered: cited where the code or a test keeps it, or named

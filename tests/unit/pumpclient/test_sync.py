@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 from binlog.envelope import BinlogType
 
-from pumpclient.errors import UnknownTransaction
 from pumpclient.sdk import BigInt, Column, SyncService, SyncTransaction, Table, ValueRejected, VarChar
 from pumpclient.sdk.service import Service
-from pumpclient.sync import LoopThread, SyncPumpsClient
+from pumpclient.sdk.sync import LoopThread
 from tests.unit.pumpclient.conftest import FAST
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault
@@ -20,7 +19,7 @@ from tests.unit.pumpclient.stub_pump import Fault
 
 @pytest.fixture
 def loop() -> Iterator[LoopThread]:
-    thread = LoopThread("test")
+    thread = LoopThread()
     yield thread
     thread.stop()
 
@@ -29,22 +28,6 @@ async def _shop() -> tuple[Shop, Service]:
     shop = Shop()
     await shop.add("a")
     return shop, await shop.service()
-
-
-def test_sync_client_writes_from_several_threads(loop: LoopThread) -> None:
-    shop, service = loop.run(_shop())
-    client = SyncPumpsClient(service.client, loop)
-
-    def one(start_ts: int) -> None:
-        client.write_prewrite(start_ts, b"k", b"\x08\x01")
-        client.commit(start_ts, start_ts + 1)
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(one, range(10, 110, 2)))
-    assert shop.pumps["a"].commits == {ts: ts + 1 for ts in range(10, 110, 2)}
-    with pytest.raises(UnknownTransaction):
-        client.rollback(5)
-    loop.run(shop.close())
 
 
 def test_sync_service_runs_transactions_and_ddl_from_several_threads(loop: LoopThread) -> None:

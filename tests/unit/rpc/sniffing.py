@@ -9,7 +9,6 @@ from binlog.http2.limits import ConnectionLimits
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received
 from binlog.rpc.session import RpcSession, Settings
-from binlog.rpc.waiting import Waiting
 
 LIMITS = ConnectionLimits(streams_max=20, stream_window_bytes=1 << 16, connection_window_bytes=1 << 17)
 
@@ -78,7 +77,7 @@ async def _one(request: Buffer) -> Any:
 async def play(pieces: list[bytes]) -> tuple[bytes | None, bytes, RpcSession]:
     """(what was handed over to HTTP/1, or None; what was answered by HTTP/2; the connection, which is lost by now)."""
     http1, transport = Http1(), Transport()
-    settings = Settings(METHODS, Waiting(), limits=LIMITS, http1=lambda: http1)
+    settings = Settings(METHODS, limits=LIMITS, http1=lambda: http1)
     session = RpcSession(settings, lambda _session: True, lambda _session: None)
     session.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:

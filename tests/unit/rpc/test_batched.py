@@ -11,7 +11,6 @@ from binlog.rpc.messages import PREFIX, Buffer
 from binlog.rpc.method import Method, Responder
 from binlog.rpc.session import RpcSession, Settings
 from binlog.rpc.status import RpcError, Status
-from binlog.rpc.waiting import Waiting
 
 from pump.rpc.admission import InFlight
 from tests.unit.http2.peer import GREETING, REQUEST, data, headers
@@ -41,7 +40,7 @@ def connected(batched: BatchedUnary, **more: Any) -> tuple[RpcSession, Transport
         return RpcError(Status.ABORTED, str(error))
 
     method = Method(unary=None, batched=batched, counted=True, translate=translate)
-    session = RpcSession(Settings({b"/t/Later": method}, Waiting(), **more), lambda _: True, lambda _: None)
+    session = RpcSession(Settings({b"/t/Later": method}, **more), lambda _: True, lambda _: None)
     transport = Transport()
     session.connection_made(transport)  # type: ignore[arg-type]
     session.data_received(GREETING)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from binlog.tidb.datum import Duration, Uint
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.json import Code
-from binlog.tidb.json_encode import JSONDuration, JSONTime, Opaque, encode_json
+from binlog.tidb.json_encode import encode_json
 from binlog.tidb.time import DURATION_NS_MAX, Civil
 from hypothesis import strategies as st
+
+from tests.support.tidb_codecs import json_duration, json_opaque, json_time
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 uint64 = st.integers(0, (1 << 64) - 1)
@@ -52,9 +54,9 @@ json_values = st.recursive(
     max_leaves=20,
 )
 json_specials = st.one_of(
-    st.builds(Opaque, st.integers(0, 255), st.binary(max_size=200)),
-    st.builds(JSONTime, st.sampled_from([Code.DATE, Code.DATETIME, Code.TIMESTAMP]), civil),
-    st.builds(JSONDuration, durations, st.integers(0, 6)),
+    st.builds(json_opaque, st.integers(0, 255), st.binary(max_size=200)),
+    st.builds(json_time, st.sampled_from([Code.DATE, Code.DATETIME, Code.TIMESTAMP]), civil),
+    st.builds(json_duration, durations, st.integers(0, 6)),
 )
 binary_json = st.one_of(json_values, json_specials, st.lists(json_specials | json_leaves, max_size=4)).map(encode_json)
 

@@ -9,11 +9,12 @@ import struct
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.json import BinaryJSON, Code, cut_json, decode_text, decode_value, float_text, quote
-from binlog.tidb.json_encode import JSONDuration, JSONTime, Opaque, encode_json, parse_json
+from binlog.tidb.json_encode import encode_json, parse_json
 from binlog.tidb.time import Civil
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tidb_codecs import json_duration, json_opaque, json_time
 from tests.unit.tidb.damage import refuses_every_cut, survives
 from tests.unit.tidb.strategies import binary_json, finite, json_values
 
@@ -174,11 +175,11 @@ def test_lone_surrogate_in_json_text_becomes_replacement_character() -> None:
 def test_json_time_duration_and_opaque_values_are_shown_as_text() -> None:
     when = Civil(2022, 3, 31, 3, 20, 20, 1234)
     values = [
-        JSONTime(Code.DATE, when),
-        JSONTime(Code.DATETIME, when),
-        JSONTime(Code.TIMESTAMP, when),
-        JSONDuration(-3_723_000_000_000, 0),
-        Opaque(233, b"9"),
+        json_time(Code.DATE, when),
+        json_time(Code.DATETIME, when),
+        json_time(Code.TIMESTAMP, when),
+        json_duration(-3_723_000_000_000, 0),
+        json_opaque(233, b"9"),
     ]
     stamp = '"2022-03-31 03:20:20.001234"'
     assert encode_json(values).text() == (

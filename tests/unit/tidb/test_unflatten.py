@@ -6,7 +6,6 @@ import datetime
 import decimal
 import math
 import struct
-from zoneinfo import ZoneInfo
 
 import pytest
 from binlog.errors import DecodeError
@@ -44,6 +43,7 @@ CASES = [
     (FieldType(Tp.STRING, 0, 3), b"a", b"a\x00\x00", b"a\x00\x00", b"a\x00\x00"),
     (FieldType(Tp.DATE), "2021-12-31 12:00:00", None, "2021-12-31", "2021-12-31"),
     (FieldType(Tp.DATE), datetime.date(2021, 12, 31), None, "2021-12-31", "2021-12-31"),
+    (FieldType(Tp.DATE), "2021-12-31 23:59:59.5", None, "2022-01-01", "2022-01-01"),
     (FieldType(Tp.DATETIME, 0, 26, 6), "2021-12-31 23:59:59.123456", None, *["2021-12-31 23:59:59.123456"] * 2),
     (FieldType(Tp.DATETIME, 0, 19, 0), "2021-12-31 23:59:59.5", None, *["2022-01-01 00:00:00"] * 2),
     (FieldType(Tp.DATETIME, 0, 19, 0), "2000-00-00 23:59:59.9", None, *["2000-00-00 23:59:59"] * 2),
@@ -144,16 +144,6 @@ def test_flatten_refuses_value_that_does_not_fit_column(kind: FieldType, value: 
 def test_to_text_of_impossible_datum_raises_decode_error(value: Datum, kind: FieldType, complaint: str) -> None:
     with pytest.raises(DecodeError, match=complaint):
         to_text(value, kind)
-
-
-def test_timestamp_is_converted_by_time_zone_and_datetime_is_not() -> None:
-    tokyo, stamp = ZoneInfo("Asia/Tokyo"), FieldType(Tp.TIMESTAMP, 0, 19, 0)
-    flat = flatten("2021-12-31 23:59:59", stamp, tokyo)
-    assert to_text(flat, stamp) == "2021-12-31 14:59:59"
-    assert to_text(flat, stamp, tokyo) == "2021-12-31 23:59:59"
-    assert flatten("0000-00-00 00:00:00", stamp, tokyo) == 0
-    plain = FieldType(Tp.DATETIME, 0, 19, 0)
-    assert to_text(flatten("2021-12-31 23:59:59", plain, tokyo), plain, tokyo) == "2021-12-31 23:59:59"
 
 
 @pytest.mark.parametrize(

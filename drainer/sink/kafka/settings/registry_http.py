@@ -88,19 +88,12 @@ def _without_user(url: str) -> str:
 
 
 class RegistryAnswer(DestinationRefused):
-    """The registry answered, and not with success. `status`: HTTP's; `code`: its own, 0 without one; `words`: what it
-    said, as it said it."""
+    """The registry answered with an error. `status`: the HTTP status; `words`: the text of the answer, unchanged."""
 
-    def __init__(self, where: str, status: int, code: int, words: str) -> None:
-        super().__init__(where, status, code, words)
-        self.where = where
+    def __init__(self, message: str, status: int, words: str) -> None:
+        super().__init__(message)
         self.status = status
-        self.code = code
         self.words = words
-
-    def __str__(self) -> str:
-        number = f" (error {self.code})" if self.code else ""
-        return f"schema registry: {self.where}: HTTP {self.status}{number}: {self.words}"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -143,14 +136,7 @@ class RegistryHttp:
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         deadline = RetryDeadline(f"schema registry {self.url}", self._wait_s, self._stop)
-        while True:
-            try:
-                found = self._once(method, path, body)
-            except DestinationDown as error:
-                deadline.failed(error)
-                continue
-            deadline.over()
-            return found
+        return deadline.repeat(lambda: self._once(method, path, body), (DestinationDown,))
 
     def _once(self, method: str, path: str, body: bytes | None) -> Any:
         headers = {"Accept": _ACCEPT}
@@ -183,14 +169,14 @@ def _answer(where: str, error: urllib.error.HTTPError) -> DestinationDown | Regi
         data = error.read(BODY_BYTES_MAX)
     except (OSError, HTTPException):
         data = b""
-    code, words = 0, data.decode("utf-8", "replace").strip()[:_WORDS_MAX] or str(error.reason)
+    number, words = "", data.decode("utf-8", "replace").strip()[:_WORDS_MAX] or str(error.reason)
     try:
         document = json.loads(data)
     except ValueError:
         document = None
     if isinstance(document, dict) and isinstance(document.get("message"), str):
         words = document["message"][:_WORDS_MAX]
-        code = document["error_code"] if isinstance(document.get("error_code"), int) else 0
+        number = f" (error {document['error_code']})" if isinstance(document.get("error_code"), int) else ""
     if error.code >= 500 or error.code == _TOO_MANY:
         return DestinationDown(f"{where}: HTTP {error.code}: {words}")
-    return RegistryAnswer(where, error.code, code, words)
+    return RegistryAnswer(f"schema registry: {where}: HTTP {error.code}{number}: {words}", error.code, words)

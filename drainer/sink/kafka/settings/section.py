@@ -12,12 +12,11 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field, create_model
 
 from drainer.dispatch.column_selector import SelectorRule
-from drainer.dispatch.rules import DispatchRule, Method, Router
+from drainer.dispatch.rules import DispatchRule, Method, Router, checked_topic
 from drainer.protocol.encoder import RegisteringEncoder
-from drainer.protocol.option_rules import check as check_options
-from drainer.protocol.option_rules import protocols_text, unread
 from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
-from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
+from drainer.protocol.registry import check as check_options
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationCheck
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
@@ -31,7 +30,6 @@ from drainer.sink.kafka.settings.option_values import (
     whole_number,
 )
 from drainer.sink.kafka.settings.registry_http import RegistryAccess, access_of
-from drainer.sink.kafka.settings.sink_uri import checked_topic
 from drainer.sink.kafka.settings.ticdc_settings import in_ticdc_table
 
 _S = timedelta(seconds=1)
@@ -212,13 +210,10 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
         if self.replication_check == "stop" and self.required_acks != -1:
             raise ConfigError('syncer.to.replication-check: "stop" needs required-acks = -1; or set it to "warn"')
         options = self.options()
+        check_options(options)
         if isinstance(make_encoder(options), RegisteringEncoder):
-            if not options.schema_registry:
-                raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
             self.registry.check(options.schema_registry)
             self.registry.access(options.schema_registry).tls()
-        if options.large_message_handle_option == "claim-check" and not options.claim_check_storage_uri:
-            raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
             raise ConfigError(
                 'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '
@@ -230,7 +225,6 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
                 "another protocol"
             )
         self.router()
-        check_options(options)
 
     def router(self) -> Router:
         """Raises DispatchConfigError, PatternError."""
@@ -253,7 +247,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             given["output_old_value"] = False
         return ProtocolOptions(protocol=self.protocol, **given)
 
-    def kafka(self, *, distributed: bool = True) -> KafkaConfig:
+    def kafka(self) -> KafkaConfig:
         registry = self.options().schema_registry
         producer: dict[str, str] = {"compression.type": self.compression}
         if self.required_acks != -1:
@@ -274,6 +268,5 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             replication_check=self.replication_check,
             partition_change=self.partition_change,
             poll_s=self.partition_check_interval / _S,
-            distributed=distributed,
             registry=self.registry.access(registry) if registry else None,
         )

@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from binlog.errors import ConfigError
 from binlog.runtime.fields import split_host_port
 
+from drainer.dispatch.rules import checked_topic
+
 SCHEMES: Final = ("kafka", "kafka+ssl")
 PORT_DEFAULT: Final = 9092
-TOPIC_LENGTH_MAX: Final = 249
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,6 @@ def parse_sink_uri(text: str) -> SinkUri:
         parameters=_parameters(parts.query),
         tls=parts.scheme.lower() == "kafka+ssl",
     )
-
-
-def checked_topic(name: str, where: str) -> str:
-    """Return the name of a topic if it is valid. `where`: the setting, for the error. Raises ConfigError."""
-    legal = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
-    if not legal or name in (".", "..") or not 0 < len(name) <= TOPIC_LENGTH_MAX:
-        raise ConfigError(
-            f"{where}: {name!r} is not a valid topic name: 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
-        )
-    return name
 
 
 def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:

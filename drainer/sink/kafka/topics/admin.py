@@ -85,26 +85,22 @@ class Topics:
 
     def counts(self) -> dict[str, int]:
         """Return the number of partitions of every topic that this user may see."""
-
-        def ask() -> dict[str, int]:
-            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
-            return {name: len(one.partitions) for name, one in listed.items() if one.error is None}
-
-        return self._patiently("asking for topics", ask)
+        return {name: len(one.partitions) for name, one in self._listed().items()}
 
     def replicas(self) -> dict[str, int]:
         """Return, for every topic that this user may see, the number of replicas of the partition that has the
         fewest."""
+        found = {name: one.partitions.values() for name, one in self._listed().items()}
+        return {name: min(len(one.replicas) for one in partitions) for name, partitions in found.items() if partitions}
 
-        def ask() -> dict[str, int]:
+    def _listed(self) -> dict[str, Any]:
+        """Return the client library's metadata of every topic that this user may see."""
+
+        def ask() -> dict[str, Any]:
             listed = self._admin.list_topics(timeout=_ANSWER_S).topics
-            return {
-                name: min(len(partition.replicas) for partition in one.partitions.values())
-                for name, one in listed.items()
-                if one.error is None and one.partitions
-            }
+            return {name: one for name, one in listed.items() if one.error is None}
 
-        return self._patiently("asking for replicas", ask)
+        return self._patiently("asking for topics", ask)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the id of each topic. It differs from that of a deleted topic of the same name. Topics that do not
@@ -124,11 +120,10 @@ class Topics:
 
         return self._patiently("asking for the ids of topics", ask) if names else {}
 
-    def min_insync(self, topics: Sequence[str]) -> dict[str, int]:
-        """Return how many replicas of each topic must be in sync for acks=all: `min.insync.replicas`."""
+    def settings(self, topics: Sequence[str], name: str) -> dict[str, str]:
+        """Return the value of one setting of each topic."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        found = self._settings_of(resources, "min.insync.replicas")
-        return {topic: int(value) for topic, value in zip(topics, found, strict=True)}
+        return dict(zip(topics, self._settings_of(resources, name), strict=True)) if topics else {}
 
     def default_min_insync(self) -> int:
         """Return `min.insync.replicas` of the brokers, for topics without a value of their own. Raises
@@ -139,15 +134,6 @@ class Topics:
 
         broker = ConfigResource(ResourceType.BROKER, str(self._patiently("asking for brokers", any_broker)))
         return int(self._settings_of([broker], "min.insync.replicas")[0])
-
-    def max_message_bytes(self, topic: str) -> int:
-        """Return the largest batch that the topic accepts, in bytes: `max.message.bytes`."""
-        return int(self._setting(topic, "max.message.bytes"))
-
-    def cleanup_policy(self, topic: str) -> str:
-        """Return what happens to old messages: `cleanup.policy`, which is compact, delete, or both with a comma
-        between."""
-        return self._setting(topic, "cleanup.policy")
 
     def ends(self, topic_partitions: Sequence[KafkaPartition], *, committed: bool) -> dict[KafkaPartition, int]:
         """Return the end offset of each partition. With `committed`: the last stable offset, where the first open
@@ -221,9 +207,6 @@ class Topics:
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
             pause_s = min(2 * pause_s, _POLL_S_MAX)
-
-    def _setting(self, topic: str, name: str) -> str:
-        return self._settings_of([ConfigResource(ResourceType.TOPIC, topic)], name)[0]
 
     def _settings_of(self, resources: Sequence[ConfigResource], name: str) -> list[str]:
         """Return the value of one setting of each of these topics or brokers."""

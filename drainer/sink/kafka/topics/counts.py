@@ -68,7 +68,7 @@ class TopicCounts:
             if config.registry is not None
             else None
         )
-        self._prepared: set[tuple[str, tuple[int, int, int, str]]] = set()  # topic and key of a table
+        self._prepared: set[tuple[str, tuple[object, ...]]] = set()  # topic and key of a table
 
     @property
     def publication(self) -> Publication:
@@ -96,9 +96,9 @@ class TopicCounts:
             self._generation = int(notes.get(_GENERATION, 0))
             recorded = {str(topic): int(count) for topic, count in notes.get(COUNTS_NOTE, {}).items()}
             there = self.admin.counts()
-            check_existing(self.admin, [topic for topic in recorded if there.get(topic)], self._config)
-            sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
-            self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
+            existing = [topic for topic in recorded if there.get(topic)]
+            check_existing(self.admin, existing, self._config)
+            self._set(recorded, {**dict.fromkeys(recorded, LIMIT_DEFAULT), **self._sizes(existing)})
             # A topic that was recorded without an id, because its broker had none, gets its present one.
             self._ids = {
                 **self.admin.ids(recorded),
@@ -136,7 +136,7 @@ class TopicCounts:
             return self._publication
         with self._lock:
             there = self.admin.counts()
-            counts, sizes = dict(self._publication.counts), dict(self._publication.topic_bytes)
+            counts = dict(self._publication.counts)
             found_of = {name: there.get(name, 0) or self._create(name) for name in unknown}
             check_existing(self.admin, unknown, self._config)
             for name, found in found_of.items():
@@ -148,10 +148,13 @@ class TopicCounts:
                         used=counts[name],
                         partitions=found,
                     )
-                sizes[name] = self.admin.max_message_bytes(name)
             self._ids.update(self.admin.ids(unknown))
-            self._set(counts, sizes)
+            self._set(counts, {**self._publication.topic_bytes, **self._sizes(unknown)})
             return self._publication
+
+    def _sizes(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return the largest batch that each topic accepts, in bytes."""
+        return {topic: int(size) for topic, size in self.admin.settings(topics, "max.message.bytes").items()}
 
     def prepare(self, tables: Iterable[TopicTable]) -> Publication:
         """Return the publication with the ids of the schemas that rows of these tables need; register missing ones.

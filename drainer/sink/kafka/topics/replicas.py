@@ -68,10 +68,10 @@ def check_existing(topics: Topics, names: Iterable[str], config: KafkaConfig) ->
     checked = sorted(set(names))
     if not config.acks_all or not checked:
         return
-    replicas, min_insync = topics.replicas(), topics.min_insync(checked)
+    replicas, min_insync = topics.replicas(), topics.settings(checked, "min.insync.replicas")
     alone = []
     for name in checked:
-        wanted = min_insync[name]
+        wanted = int(min_insync[name])
         found = replicas.get(name, wanted)
         if found < wanted:
             raise DestinationRefused(

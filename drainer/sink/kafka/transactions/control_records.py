@@ -66,12 +66,6 @@ def claim_value(identity: Identity, claim_id: str = "") -> bytes:
     return _json({**asdict(identity), "id": claim_id})
 
 
-def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> EpochClaim | None:
-    """Return the newest claim, or None. `owner`: only claims of this changefeed. Raises DestinationRefused for a claim
-    that cannot be parsed."""
-    return max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
-
-
 def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[EpochClaim]:
     """Return the last claim of each changefeed, without withdrawn ones. `owner`: only of this changefeed. Raises
     DestinationRefused for a claim that cannot be parsed."""
@@ -95,7 +89,7 @@ def check_claims(
     """Raise Fenced if the newest claim of `owner` is not that of `epoch` and `claim_id`: a later driver has claimed, or
     the control topic was deleted and created again. `records`: at least the one at offset `epoch`, and every later
     claim."""
-    newest = newest_claim(records, label, owner)
+    newest = max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
     if newest is None:
         raise made_anew(label)
     if newest.epoch != epoch:
@@ -250,15 +244,21 @@ class Claims:
         self._reader = reader
         self._label = label
         self.id = uuid.uuid4().hex
+        self._value = claim_value(identity, self.id)
         self._epoch = -1
         self._polled = 0  # claims before this offset are known
 
     def take(self, deadline: RetryDeadline) -> int:
         """Append this driver's claim and return its offset, the epoch. Raises DestinationRefused if the control topic
         is another changefeed's."""
-        self._withdraw_later(self._claims(deadline), deadline)
-        self._epoch = self._polled = self._append(deadline)
-        self._check_first(deadline)
+        found = claims(self._reader.everything(POSITION_PARTITION, deadline), self._label)
+        self._withdraw_later(found, deadline)
+        self._append(deadline)
+        records = self._reader.everything(POSITION_PARTITION, deadline)
+        self._epoch = self._polled = max((one.offset for one in records if one.value == self._value), default=-1)
+        if self._epoch < 0:
+            raise made_anew(self._label)
+        self._check_first(claims(records, self._label), deadline)
         return self._epoch
 
     def check(self, records: Sequence[Record]) -> None:
@@ -286,10 +286,9 @@ class Claims:
                     f"{claim.cluster_id}: each changefeed needs its own (control-topic)"
                 )
 
-    def _check_first(self, deadline: RetryDeadline) -> None:
+    def _check_first(self, found: Sequence[EpochClaim], deadline: RetryDeadline) -> None:
         """Two changefeeds may both find an unclaimed topic and claim it. The first claim wins; the other changefeed
         withdraws its own and stops."""
-        found = self._claims(deadline)
         try:
             self._check_owner(claim for claim in found if claim.epoch < self._epoch)
         except DestinationRefused:
@@ -306,24 +305,22 @@ class Claims:
             if claim.owner != self.owner:
                 self._send(claim.owner, None, deadline)
 
-    def _append(self, deadline: RetryDeadline) -> int:
-        """Append this driver's claim and return its offset."""
-        return self._send(self.owner, claim_value(self._identity, self.id), deadline)
+    def _append(self, deadline: RetryDeadline) -> None:
+        self._send(self.owner, self._value, deadline)
 
-    def _send(self, owner: Owner, value: bytes | None, deadline: RetryDeadline) -> int:
-        """Send a claim and return its offset; `value` None withdraws the claim. The producer is idempotent, so that the
-        library's retries store the claim once, and waits for acknowledgements whatever `required-acks` is: without one
-        there is no offset."""
+    def _send(self, owner: Owner, value: bytes | None, deadline: RetryDeadline) -> None:
+        """Send a claim; `value` None withdraws it. Waits for the acknowledgement of all replicas whatever
+        `required-acks` is: the claim is read again at once. One that is sent twice counts where it is the last time."""
         acknowledged = {"acks": "-1", "enable.idempotence": "true"}
         while True:
-            producer = Producer({**self._config.client, **self._config.producer, **acknowledged}, tells_offsets=True)
+            producer = Producer({**self._config.client, **self._config.producer, **acknowledged})
             claim = Message(claim_key(owner), value, 0, 0)
             try:
-                return producer.send_plainly(self._config.control_topic, POSITION_PARTITION, claim, deadline)
+                producer.init(self._config.control_topic, deadline)
+                producer.send(self._config.control_topic, POSITION_PARTITION, (claim,), deadline)
+                producer.flush(deadline)
+                return
             except ProducerLost as error:
                 deadline.failed(error)
             finally:
                 producer.drop()
-
-    def _claims(self, deadline: RetryDeadline) -> list[EpochClaim]:
-        return claims(self._reader.everything(POSITION_PARTITION, deadline), self._label)

@@ -151,7 +151,7 @@ class Driver:
                 f"the drainer creates it again"
             )
         check_existing(self._topics, [name], self._config)
-        policy = self._topics.cleanup_policy(name)
+        policy = self._topics.settings([name], "cleanup.policy")[name]
         if policy != "compact":
             raise DestinationRefused(
                 f"{self.label}: the control topic has cleanup.policy={policy}, which deletes the position after a "
@@ -165,16 +165,15 @@ class Driver:
 
         def settle(slot: int) -> None:
             deadline = self.deadline(f"settling slot {slot}")
-            while True:
+
+            def init() -> None:
                 producer = new_producer(self._config, self._config.slot_id(slot))
                 try:
                     producer.init(self._config.control_topic, deadline)
-                    deadline.over()
-                    return
-                except ProducerLost as error:
-                    deadline.failed(error)
                 finally:
                     producer.drop()
+
+            deadline.repeat(init, (ProducerLost,))
 
         with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
             list(pool.map(settle, range(self.slots)))
@@ -202,8 +201,7 @@ class Driver:
             self._position_end = -1
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
-                if self._config.exactly_once:
-                    producer.init(self._config.control_topic, deadline)
+                producer.init(self._config.control_topic, deadline)
                 crash_point("kafka.initialised")
                 end = self._reader.settled_end(POSITION_PARTITION, deadline)
                 records = self._reader.committed(POSITION_PARTITION, deadline)
@@ -245,10 +243,10 @@ class Driver:
         deadline.over()
         return tuple(found[topic_partition] for topic_partition in control)
 
-    def transact(self, what: str, body: Body, done: Done) -> bool:
-        """Run `body` in a transaction, repeatedly until one is committed. Return True if an attempt whose answer was
-        lost turns out to be committed, which `done` decides from the position. Raises what `body` raises; nothing of
-        the transaction is committed then."""
+    def transact(self, what: str, body: Body, done: Done) -> None:
+        """Run `body` in a transaction, repeatedly until one is committed. `done` decides from the position whether an
+        attempt whose answer was lost is committed. Raises what `body` raises; nothing of the transaction is committed
+        then."""
         deadline = self.deadline(what)
         uncertain = False
         while True:
@@ -256,7 +254,7 @@ class Driver:
                 producer = self.session(deadline)
                 if uncertain and self._document.stored is not None and done(self._document.stored):
                     deadline.over()
-                    return True
+                    return
                 uncertain = False
                 store = DocumentPositionStore(deepcopy(self._document), self.label)
                 producer.begin()
@@ -271,7 +269,7 @@ class Driver:
                     self._given_up(producer, deadline)
                     raise
                 deadline.over()
-                return False
+                return
             except ProducerLost as error:
                 _log.info("the driver's transaction failed and is tried again", what=what, why=str(error))
                 self.lose()

@@ -34,7 +34,6 @@ from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import DONE, JobMark
 from drainer.sink.retry import RetryDeadline
 
-BUILDING: Final = "building"  # at most 8 characters (position.py)
 _IDLE_S: Final = 24 * 3600
 _TOLD_S: Final = 60.0
 _EXISTS, _NO_TABLE = 1061, 1146
@@ -138,13 +137,7 @@ class BackgroundIndexes:
     def _build(self, plan: JobPlan) -> None:
         deadline = RetryDeadline(f"index of DDL job {plan.job_id}", self._config.retry_for_s, self._stop)
         try:
-            while True:
-                try:
-                    self._once(plan)
-                    deadline.over()
-                    return
-                except (ConnectionLost, Retry) as error:
-                    deadline.failed(error)
+            deadline.repeat(lambda: self._once(plan), (ConnectionLost, Retry))
         except Fenced as error:
             _log.warning("another drainer goes on with an index", job=plan.job_id, why=str(error))
         except DestinationError as error:

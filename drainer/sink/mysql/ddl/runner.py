@@ -25,14 +25,14 @@ from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.ddl import fingerprint, recycle_plan, session_context
-from drainer.sink.mysql.ddl.background import BUILDING, BackgroundIndexes, index_of
+from drainer.sink.mysql.ddl.background import BackgroundIndexes, index_of
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote
-from drainer.sink.position import DONE, JobMark, purge_old_jobs
+from drainer.sink.position import BUILDING, DONE, JobMark, purge_old_jobs
 
 # Reads how the destination partitions a table, before rows are removed with a partition.
 #
@@ -173,8 +173,7 @@ class DdlRunner:
             f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
             f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
             f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
-            f"{self._driver.changefeed.job_mark(plan.job_id)}",
-            job_id=plan.job_id,
+            f"{self._driver.changefeed.job_mark(plan.job_id)}"
         )
 
     def _planned(self, step: Ddl, *, may_exist: bool) -> JobPlan:
@@ -359,16 +358,20 @@ class DdlRunner:
 
     def _known_collations(self) -> frozenset[str]:
         if self._collations is None:
-            session = self._driver.session()
-            names = session.query(b"SELECT COLLATION_NAME FROM information_schema.COLLATIONS")
-            known = {str(row[0]).lower() for row in names}
-            if session.flavour == "mariadb":
-                try:
-                    full = session.query(
-                        b"SELECT FULL_COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
-                    )
-                    known |= {str(row[0]).lower() for row in full}
-                except ServerError as error:  # before MariaDB 10.10 there are no such names
-                    _log.debug("no full collation names", error=str(error))
-            self._collations = frozenset(known)
+            self._collations = known_collations(self._driver.session())
         return self._collations
+
+
+def known_collations(session: ServerSession) -> frozenset[str]:
+    """The collations that the server knows, in lower case."""
+    names = session.query(b"SELECT COLLATION_NAME FROM information_schema.COLLATIONS")
+    known = {str(row[0]).lower() for row in names}
+    if session.flavour == "mariadb":
+        try:
+            full = session.query(
+                b"SELECT FULL_COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+            )
+            known |= {str(row[0]).lower() for row in full}
+        except ServerError as error:  # before MariaDB 10.10 there are no such names
+            _log.debug("no full collation names", error=str(error))
+    return frozenset(known)

@@ -50,10 +50,6 @@ class Server:
     def is_mariadb(self) -> bool:
         return self.flavour == "mariadb"
 
-    @property
-    def has_sequences(self) -> bool:
-        return self.flavour != "mysql"
-
     def dialect(self, time_zone: str = "") -> Dialect:
         """How statements are written for it. `time_zone`: of the session that runs them, '' for UTC."""
         return replace(_MARIADB if self.is_mariadb else Dialect(), collations=self.collations, time_zone=time_zone)

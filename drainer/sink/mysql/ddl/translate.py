@@ -94,7 +94,7 @@ def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     """For MySQL or MariaDB."""
     kind = step.job.type
     text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
-    if step.is_of_temporary_table or (kind in _SEQUENCES and not server.has_sequences):
+    if step.is_of_temporary_table or (kind in _SEQUENCES and server.flavour == "mysql"):  # which has no sequences
         return Translation(())
     if kind in job_kinds.DROPS or kind in job_kinds.RENAMES:
         return text  # made of the changes by schema/job_effects.py, whatever the server

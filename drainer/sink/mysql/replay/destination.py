@@ -21,16 +21,15 @@ from binlog.tidb.types import Tp
 from drainer.ddl.lexer import tokens
 from drainer.ddl.repetition import named_tables, undoes_itself
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, Image, RowEvent, Value
-from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
-from drainer.sink.errors import DestinationRefused
+from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
+from drainer.sink.errors import DestinationError, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name, has_run, run_marked
 from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.lock import lock_name, statement_lock
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
-from drainer.sink.mysql.rows.loader import stored_exactly
+from drainer.sink.mysql.rows.loader import AT_ROW, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
@@ -198,98 +197,50 @@ def _or_null(session: ServerSession, text: str | None) -> bytes:
     return b"NULL" if text is None else session.literal(text)
 
 
-# A session with a server, which is opened again if its connection is lost.
 _IDLE_S: Final = 8 * 3600
 # Of databases that upstream's text creates without naming a character set, as TiDB has it, whatever the server's is.
 _DEFAULTS: Final = b"SET SESSION character_set_server=utf8mb4, collation_server=utf8mb4_bin"
 
 
-class ReconnectingSession:
-    """Connects at the first `run`. `wait_s`: how long `run` retries before it fails."""
-
-    def __init__(self, config: ServerConfig, wait_s: float) -> None:
-        self._config = config
-        self._wait_s = wait_s
-        self._session: ServerSession | None = None
-
-    def run(self, what: str, work: Callable[[ServerSession], _T]) -> _T:
-        """`work`, again after a lost connection or a deadlock: it looks itself at what has been done already. Raises
-        DestinationDown in the end, and whatever else `work` or connecting raises."""
-        deadline = RetryDeadline(f"{self._config.address}: {what}", self._wait_s)
-        while True:
-            try:
-                if self._session is None:
-                    session = self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
-                    session.execute(_DEFAULTS)
-                done = work(self._session)
-            except (ConnectionLost, Retry) as error:
-                if isinstance(error, ConnectionLost):
-                    self.close()
-                deadline.failed(error)
-            else:
-                deadline.over()
-                return done
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-
 # Rows that are not of a batch into a server, in one session: how it has their tables, statements, and its warnings.
 # Rows of messages and of files with values as a server in UTC takes them. Pure.
-_TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON, "timestamp": Tp.TIMESTAMP}
+_TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON}
 
 
-def file_event(row: RowEvent, there: TableThere) -> FileEvent:
-    """Convert the row of a message. Types are those of the destination's columns, because not every protocol has
-    upstream's. Raises MessageError."""
-    new = row.new or {}
-    old: Image = {**new, **(row.old or row.key or {})}
+def typed(row: RowEvent, there: TableThere, zone: tzinfo | None) -> RowEvent:
+    """Return a row with the types of the destination's columns, because not every protocol has upstream's. An update
+    has an old value of each column; one whose message has only the new row is an insert. `zone`: that of upstream's
+    TIMESTAMPs (those of the destination if upstream's types are not known), None: UTC. Raises MessageError."""
     if row.change is Change.DELETE or row.new is None:
-        columns = [_column(name, one.value, None, there) for name, one in old.items()]
-        return FileEvent(row.schema, row.table, Change.DELETE, tuple(columns))
-    if row.old is None:  # an insert, or an update whose message has only the new row
-        columns = [_column(name, one.value, None, there) for name, one in new.items()]
-        return FileEvent(row.schema, row.table, Change.INSERT, tuple(columns))
-    columns = [_column(name, old[name].value, one.value, there) for name, one in new.items()]
-    return FileEvent(row.schema, row.table, Change.UPDATE, tuple(columns))
+        old = {**(row.new or {}), **(row.old or row.key or {})}
+        return replace(row, change=Change.DELETE, old=_image(old, there, zone), new=None)
+    new = _image(row.new, there, zone)
+    if row.old is None:
+        return replace(row, change=Change.INSERT, new=new)
+    old = {name: row.old.get(name, cell) for name, cell in row.new.items()}
+    return replace(row, change=Change.UPDATE, old=_image(old, there, zone), new=new)
 
 
-def _column(name: str, value: Value, changed: Value, there: TableThere) -> FileColumn:
-    kind = there.types.get(name.lower())
+def _image(image: Image, there: TableThere, zone: tzinfo | None) -> Image:
+    return {name: _cell(name, cell, there.types.get(name.lower()), zone) for name, cell in image.items()}
+
+
+def _cell(name: str, cell: ColumnValue, kind: str | None, zone: tzinfo | None) -> ColumnValue:
     if kind is None:
         raise MessageError(f"the destination has no column `{name}`")
-    code = _TYPES.get(kind, 0)
-    if kind == "year":  # the text 0 is 2000 for a server, the number is 0000
-        value, changed = (int(one) if isinstance(one, str) else one for one in (value, changed))
-    return FileColumn(name, code, kind, _plain(value, code), _plain(changed, code))
-
-
-def _plain(value: Value, code: int) -> PlainValue:
-    """The shortest digits of a single are those of another double, which for the largest one is out of range."""
-    if code == Tp.FLOAT and isinstance(value, float):
-        return float(np.float32(value))
-    return value.encode() if isinstance(value, str) else value
-
-
-def in_utc(event: FileEvent, zone: tzinfo) -> FileEvent:
-    """Convert TIMESTAMPs from this zone. Raises MessageError for what is no time."""
-
-    def moved(value: PlainValue) -> PlainValue:
-        return to_utc(value, zone) if isinstance(value, bytes) else value
-
-    columns = [
-        replace(column, value=moved(column.value), changed=moved(column.changed))
-        if column.type_code == Tp.TIMESTAMP
-        else column
-        for column in event.columns
-    ]
-    return replace(event, columns=tuple(columns))
+    value = cell.value
+    is_timestamp = cell.type_code == Tp.TIMESTAMP if cell.type_code else kind == "timestamp"
+    if kind == "year" and isinstance(value, str):  # the text 0 is 2000 for a server, the number is 0000
+        value = int(value)
+    elif kind == "float" and isinstance(value, float):
+        # The shortest digits of a single are those of another double, which for the largest one is out of range.
+        value = float(np.float32(value))
+    elif is_timestamp and isinstance(value, str) and zone is not None:
+        value = to_utc(value, zone)
+    return ColumnValue(value, _TYPES.get(kind, 0), type_name=kind)
 
 
 _GENERATED: Final = re.compile(r"\b(?:VIRTUAL|STORED|PERSISTENT)\b", re.IGNORECASE)
-_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
 
 
 class RowWriter:
@@ -305,15 +256,13 @@ class RowWriter:
         """Tables may have changed."""
         self._tables.clear()
 
-    def write(self, session: ServerSession, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
+    def write(self, session: ServerSession, commit_ts: int, events: Sequence[RowEvent]) -> None:
         """In order, in the session's transaction. `commit_ts`: for errors. Raises ReplayFailed."""
-        table, found = "", list[FileEvent]()
+        table, found = "", list[RowEvent]()
         try:
             for event in events:
                 table = f"`{event.schema}`.`{event.table}`"
-                there = self._table(session, event.schema, event.table)
-                made = file_event(event, there) if isinstance(event, RowEvent) else event
-                found.append(made if self._zone is None else in_utc(made, self._zone))
+                found.append(typed(event, self._table(session, event.schema, event.table), self._zone))
             for statement in statements(found, self._tables, session.flavour, safe=self._safe):
                 table = f"`{statement.schema}`.`{statement.table}`"
                 self._run(session, statement, commit_ts)
@@ -359,12 +308,9 @@ def _look(session: ServerSession, schema: str, table: str) -> TableThere:
 def _judge(session: ServerSession, statement: RowStatement, table: str, commit_ts: int) -> None:
     """A value that the server stored otherwise than it is."""
     for level, code, text in session.warnings():
-        at = _AT_ROW.search(text)
-        if level == "Note" or at is None or at[1] not in statement.columns:
+        if level == "Note" or AT_ROW.search(text) is None or is_computed(statement.columns, text):
             continue
-        row = int(at[2]) - 1
-        known = 0 <= row < len(statement.tuples)
-        if known and stored_exactly(code, statement.tuples[row][statement.columns.index(at[1])]):
+        if stored_exactly(code, literal_at(statement.columns, statement.tuples, text)):
             continue
         raise ReplayFailed(f"{table}: {code}: {text}", commit_ts=commit_ts, table=table)
 
@@ -502,13 +448,10 @@ class ServerReplayer:
     def __init__(self, config: ServerConfig, settings: ReplaySettings) -> None:
         self._config = config
         self._settings = settings
+        self.name = config.address
         self._state = (ArbiterState if settings.is_arbiter else State)(config.address, settings)
-        self._session = ReconnectingSession(config, settings.wait_s)
+        self._session: ServerSession | None = None
         self._rows = RowWriter(safe=settings.safe, zone=settings.zone)
-
-    @property
-    def name(self) -> str:
-        return self._config.address
 
     def open(self, is_left_out: Callable[[ReplayedDdl], bool] = never) -> str:
         position = self._tried("opening", self._state.open)
@@ -539,11 +482,25 @@ class ServerReplayer:
         self._tried("running a DDL", run)
 
     def _tried(self, what: str, work: Callable[[ServerSession], _T]) -> _T:
-        """Raises DestinationDown where the server stays away."""
+        """`work`, again after a lost connection or a deadlock: it looks itself at what has been done already. Raises
+        DestinationDown where the server stays away."""
+        deadline = RetryDeadline(f"{self.name}: {what}", self._settings.wait_s)
         try:
-            return self._session.run(what, work)
+            return deadline.repeat(lambda: work(self._opened()), (ConnectionLost, Retry), self._lost)
         except ServerError as error:
             raise DestinationRefused(f"{self.name}: {what}: {error}") from error
 
+    def _opened(self) -> ServerSession:
+        if self._session is None:
+            self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+            self._session.execute(_DEFAULTS)
+        return self._session
+
+    def _lost(self, error: DestinationError) -> None:
+        if isinstance(error, ConnectionLost):
+            self.close()
+
     def close(self) -> None:
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Final
 
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import Match
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change
-from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
+from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.format import string_literal
 from drainer.sink.mysql.rows.full_row_match import condition
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.statements import bounded, qualified, quote
 
-ROWS_MAX: Final = 500
-BYTES_MAX: Final = 1 << 20
+LIMITS: Final = StatementLimits()
 _DECIMAL: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -34,19 +34,21 @@ class TableThere:
 
 @dataclass(frozen=True, slots=True)
 class RowStatement:
-    """`rows`: how many rows it must find or write, -1: any number. `columns` and `tuples`: what it writes, for what the
-    server's warnings are about."""
+    """`rows`: how many rows it must find or write, -1: any number. `columns` and `tuples`: what it writes, as tuples of
+    VALUES, for what the server's warnings are about."""
 
     sql: bytes
     rows: int
     schema: str
     table: str
     columns: tuple[str, ...] = ()
-    tuples: tuple[tuple[bytes, ...], ...] = ()
+    tuples: Sequence[bytes] = ()
 
 
-def literal(column: FileColumn, value: PlainValue) -> bytes:
-    """A value in a session without NO_BACKSLASH_ESCAPES. MessageError for what is no value of the column's type."""
+def literal(name: str, cell: ColumnValue) -> bytes:
+    """A value in a session without NO_BACKSLASH_ESCAPES. `name`: the column's, for the error. MessageError for what is
+    no value of the column's type."""
+    value = cell.value
     if value is None:
         return b"NULL"
     if isinstance(value, float):
@@ -54,40 +56,33 @@ def literal(column: FileColumn, value: PlainValue) -> bytes:
     if isinstance(value, int):
         return b"%d" % value
     data = value.encode() if isinstance(value, str) else value
-    if column.type_code == Tp.NEWDECIMAL:
+    if cell.type_code == Tp.NEWDECIMAL:
         if not _DECIMAL.fullmatch(data):
-            raise MessageError(f"column {column.name} holds {data!r:.80}, which is no DECIMAL")
+            raise MessageError(f"column {name} holds {data!r:.80}, which is no DECIMAL")
         return data
-    if "blob" in column.type_name or "binary" in column.type_name:
+    if "blob" in cell.type_name or "binary" in cell.type_name:
         return b"X'%b'" % data.hex().encode()
     return string_literal(data)
 
 
-def _match(column: FileColumn) -> Match:
-    if column.type_code == Tp.FLOAT:
+def _match(cell: ColumnValue) -> Match:
+    if cell.type_code == Tp.FLOAT:
         return Match.EXACT_FLOAT
-    if column.type_code == Tp.JSON:
+    if cell.type_code == Tp.JSON:
         return Match.JSON
-    is_text = column.type_name.endswith(("char", "text")) or column.type_name == "var_string"
-    return Match.BINARY_TEXT if is_text else Match.PLAIN
+    return Match.BINARY_TEXT if cell.type_name.endswith(("char", "text")) else Match.PLAIN
 
 
-def where(event: FileEvent, there: TableThere, flavour: str) -> bytes:
+def where(old: Image, there: TableThere, flavour: str) -> bytes:
     """The first unique key whose columns the old image has and that are not NULL, else all columns, exactly."""
-    columns = {column.name.lower(): column for column in event.columns}
+    cells = {name.lower(): (name, cell) for name, cell in old.items()}
     for key in there.keys:
-        parts = [columns.get(name) for name in key]
-        found = [part for part in parts if part is not None and part.value is not None]
-        if len(found) == len(key):
-            conditions = [
-                condition(quote(part.name), literal(part, part.value), _plain(_match(part)), flavour) for part in found
-            ]
+        parts = [cells[name] for name in key if name in cells and cells[name][1].value is not None]
+        if len(parts) == len(key):
+            conditions = [condition(quote(n), literal(n, cell), _plain(_match(cell)), flavour) for n, cell in parts]
             return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
-    conditions = [
-        condition(quote(column.name), literal(column, column.value), _match(column), flavour)
-        for column in event.columns
-        if column.name.lower() not in there.generated
-    ]
+    written = _written(old, there).items()
+    conditions = [condition(quote(name), literal(name, cell), _match(cell), flavour) for name, cell in written]
     return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
 
 
@@ -97,10 +92,10 @@ def _plain(match: Match) -> Match:
 
 
 def statements(
-    events: Sequence[FileEvent], tables: Mapping[tuple[str, str], TableThere], flavour: str, *, safe: bool
+    events: Sequence[RowEvent], tables: Mapping[tuple[str, str], TableThere], flavour: str, *, safe: bool
 ) -> Iterator[RowStatement]:
-    """In the order of the events; inserts into one table that follow one another share statements. `safe`: rows may be
-    there, or missing. Raises MessageError."""
+    """Yield statements in the order of the events. The values have the types of the destination's columns. Consecutive
+    inserts into one table share statements. `safe`: rows may be there already, or be missing. Raises MessageError."""
     at = 0
     while at < len(events):
         event = events[at]
@@ -114,54 +109,40 @@ def statements(
         at = end
 
 
-def _shares(first: FileEvent, other: FileEvent) -> bool:
+def _shares(first: RowEvent, other: RowEvent) -> bool:
     return (
         other.change is Change.INSERT
         and (other.schema, other.table) == (first.schema, first.table)
-        and [column.name for column in other.columns] == [column.name for column in first.columns]
+        and [*(other.new or ())] == [*(first.new or ())]
     )
 
 
-def _change(event: FileEvent, there: TableThere, flavour: str, *, safe: bool) -> Iterator[RowStatement]:
+def _change(event: RowEvent, there: TableThere, flavour: str, *, safe: bool) -> Iterator[RowStatement]:
     name = qualified(event.schema, event.table)
     table = (event.schema, event.table)
+    row = where(event.old or {}, there, flavour)
     if event.change is Change.DELETE or safe:
-        yield RowStatement(b"DELETE FROM " + name + where(event, there, flavour), -1 if safe else 1, *table)
+        yield RowStatement(b"DELETE FROM " + name + row, -1 if safe else 1, *table)
         if event.change is Change.UPDATE:
             yield from _inserts([event], there, replace=True)
         return
-    written = _written(event, there)
-    values = tuple(literal(column, column.changed) for column in written)
-    pairs = b",".join(quote(column.name) + b"=" + value for column, value in zip(written, values, strict=True))
-    sql = b"UPDATE " + name + b" SET " + pairs + where(event, there, flavour)
-    yield RowStatement(sql, 1, *table, tuple(column.name for column in written), (values,))
+    written = _written(event.new or {}, there)
+    values = tuple(starmap(literal, written.items()))
+    pairs = b",".join(quote(column) + b"=" + value for column, value in zip(written, values, strict=True))
+    row_text = b"(" + b",".join(values) + b")"
+    yield RowStatement(b"UPDATE " + name + b" SET " + pairs + row, 1, *table, tuple(written), (row_text,))
 
 
-def _written(event: FileEvent, there: TableThere) -> list[FileColumn]:
-    return [column for column in event.columns if column.name.lower() not in there.generated]
+def _written(image: Image, there: TableThere) -> Image:
+    return {name: cell for name, cell in image.items() if name.lower() not in there.generated}
 
 
-def _inserts(events: Sequence[FileEvent], there: TableThere, *, replace: bool) -> Iterator[RowStatement]:
+def _inserts(events: Sequence[RowEvent], there: TableThere, *, replace: bool) -> Iterator[RowStatement]:
     first = events[0]
-    names = tuple(column.name for column in _written(first, there))
+    names = tuple(_written(first.new or {}, there))
     head = b"REPLACE INTO " if replace else b"INSERT INTO "
     head += qualified(first.schema, first.table) + b"(" + b",".join(map(quote, names)) + b") VALUES "
-    tuples: list[tuple[bytes, ...]] = []
-    texts: list[bytes] = []
-    size = 0
-
-    def made() -> RowStatement:
-        rows = -1 if replace else len(tuples)
-        return RowStatement(head + b",".join(texts), rows, first.schema, first.table, names, tuple(tuples))
-
-    for event in events:
-        is_update = event.change is Change.UPDATE
-        values = tuple(literal(c, c.changed if is_update else c.value) for c in _written(event, there))
-        text = b"(" + b",".join(values) + b")"
-        if texts and (len(texts) >= ROWS_MAX or size + len(text) > BYTES_MAX):
-            yield made()
-            tuples, texts, size = [], [], 0
-        tuples.append(values)
-        texts.append(text)
-        size += len(text) + 1
-    yield made()
+    rows = [b"(" + b",".join(starmap(literal, _written(one.new or {}, there).items())) + b")" for one in events]
+    for found in bounded(head, b"", rows, LIMITS):
+        count = -1 if replace else len(found.tuples)
+        yield RowStatement(found.sql, count, first.schema, first.table, names, found.tuples)

@@ -12,11 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.batch.work import Key, Row
+from drainer.batch.work import Key, Literals, Row
 from drainer.changes.texts import as_string, data_of, text_of
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.fast_path import Cells
 from drainer.row.text import NUMBERS, is_utf8, shown_as
+from drainer.sink.mysql.rows.statements import split_row
 
 # Values as SQL, in a session without NO_BACKSLASH_ESCAPES. Pure.
 
@@ -80,7 +81,6 @@ def column_of(column_type: ColumnType, values: Sequence[Any]) -> tuple[bytes, Se
 
 
 _BACKSLASH, _QUOTE, _ASCII = 92, 39, 128
-_ROW_END: Final = b"),"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,15 @@ class SQLText:
         return [shape % row for row in zip(*[values for _, values in parts], strict=True)]
 
     def packed_rows(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
-        return _tuples(column_types, columns, _ROW_END)
+        """Return a tuple for each row."""
+        parts: list[Any] = []
+        constant = b"("
+        for number, (column_type, column) in enumerate(zip(column_types, columns, strict=True)):
+            before, text, after = _quoted(column_type.type_class, text_of(column_type, column))
+            parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
+            constant = after
+        ends = pa.scalar(constant + b"),", pa.binary()), pa.scalar(b"", pa.binary())
+        return pc.binary_join_element_wise(*parts, *ends)
 
     def literals(self, column_type: ColumnType, values: Sequence[Any]) -> list[object]:
         shape, texts = column_of(column_type, values)
@@ -106,53 +114,28 @@ class SQLText:
             return lambda cells: b"(%b)" % write(cells[0])
         return lambda cells: b"(" + b",".join([write(c) for write, c in zip(writers, cells, strict=True)]) + b")"
 
-    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
-        return _tuples(column_types, columns, b")")
-
     def pack(self, row: Row) -> bytes:
-        return _bytes(row) + b","
+        return sql_of(row) + b","
 
     def unpack(self, packed: bytes) -> bytes:
         return packed[:-1]
 
-    def pack_key(self, key: Key) -> bytes:
-        return _bytes(key)
-
-    def unpack_key(self, packed: bytes) -> bytes:
-        return packed
+    def split(self, packed: bytes) -> Literals:
+        return tuple(split_row(packed[:-1]))
 
 
 SQL_TEXT: Final = SQLText()
 
 
-def _bytes(value: Row | Key) -> bytes:
+def sql_of(value: object) -> bytes:
+    """Return a row, a key or a value as the SQL that it must be in this destination."""
     if not isinstance(value, bytes):
-        raise TypeError(f"a row for MySQL must be the bytes of a VALUES tuple, not {type(value).__name__}")
+        raise TypeError(f"rows for MySQL must be SQL, not {type(value).__name__}")
     return value
 
 
-def _tuples(column_types: Sequence[ColumnType], columns: Sequence[Any], end: bytes) -> Any:
-    """A binary array of tuples, one for each row, each ended by `end`."""
-    parts: list[Any] = []
-    constant = b"("
-    for number, (column_type, column) in enumerate(zip(column_types, columns, strict=True)):
-        before, text, after = _literal(column_type, column)
-        parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
-        constant = after
-    return _joined(parts, constant + end)
-
-
-def _joined(parts: Sequence[Any], end: bytes) -> Any:
-    return pc.binary_join_element_wise(*parts, pa.scalar(end, pa.binary()), pa.scalar(b"", pa.binary()))
-
-
-def _literal(column_type: ColumnType, column: Any) -> tuple[bytes, Any, bytes]:
-    """(text before each value, texts without NULLs, text after each value)."""
-    return _quoted(column_type.type_class, text_of(column_type, column))
-
-
 def _quoted(type_class: TypeClass, text: Any) -> tuple[bytes, Any, bytes]:
-    """Like `_literal`, for quoted texts."""
+    """(text before each value, texts without NULLs, text after each value)."""
     before, after = QUOTES.get(type_class, (b"", b""))
     if type_class in ESCAPED:
         escaped = _escaped(text)

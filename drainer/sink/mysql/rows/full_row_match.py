@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from drainer.batch.work import KeyChange, Kind, Match, TableShape
 from drainer.sink.mysql.config import StatementLimits
+from drainer.sink.mysql.rows.format import sql_of
 from drainer.sink.mysql.rows.statements import Statement, bounded, inserts, qualified, quote, split_row
 
 Flavour = str
@@ -26,12 +27,6 @@ class OneByOne:
     tuples: Sequence[bytes] = ()
 
 
-def _text(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"a literal for MySQL must be bytes, not {type(value).__name__}")
-    return value
-
-
 def exact_single(literal: bytes) -> bytes:
     """The literal of the double that a FLOAT column holding this number widens to.
 
@@ -45,6 +40,8 @@ def exact_single(literal: bytes) -> bytes:
 
 def condition(name: bytes, literal: bytes, match: Match, flavour: Flavour) -> bytes:
     """Return the condition that compares one column. NULL equals NULL."""
+    if match is Match.ANY:
+        return b"TRUE"
     if literal == b"NULL":
         return name + b" IS NULL"
     if match is Match.EXACT_FLOAT:
@@ -107,20 +104,20 @@ def _follows(first: KeyChange, next_: KeyChange) -> bool:
 
 
 def _insert(changes: Sequence[KeyChange], limits: StatementLimits) -> Iterator[OneByOne]:
-    rows = [b"(" + b",".join(map(_text, change.new or ())) + b")" for change in changes]
+    rows = [b"(" + b",".join(map(sql_of, change.new or ())) + b")" for change in changes]
     for statement in inserts(changes[0].shape, rows, limits):
         yield OneByOne(statement.sql, len(statement.tuples), changes[0], tuples=statement.tuples)
 
 
 def _change_one(change: KeyChange, flavour: Flavour) -> OneByOne:
     shape = change.shape
-    old = [_text(value) for value in change.old or ()]
+    old = [sql_of(value) for value in change.old or ()]
     table = qualified(shape.schema, shape.table)
     row = b""
     if change.kind is Kind.DELETE:
         head = b"DELETE FROM " + table
     else:
-        new = [_text(value) for value in change.new or ()]
+        new = [sql_of(value) for value in change.new or ()]
         # Every column is set, or the destination's ON UPDATE CURRENT_TIMESTAMP would fill those left out.
         pairs = zip(shape.columns, new, strict=True)
         head = b"UPDATE " + table + b" SET " + b",".join(quote(name) + b"=" + value for name, value in pairs)

@@ -26,33 +26,33 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 # Decides from a server's warnings whether rows were stored exactly. Pure.
 
 TRUNCATED: Final = 1265
-_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
+AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
 _TIDB_NO_LITERAL: Final = frozenset({1105, 1690})
 
 
-def literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
+def literal_at(columns: Sequence[str], tuples: Sequence[bytes], text: str) -> bytes:
     """The literal that a warning "… for column 'c' at row n" is about; b"" if unknown."""
-    found = _AT_ROW.search(text)
+    found = AT_ROW.search(text)
     if found is None:
         return b""
     name, row = found.group(1), int(found.group(2))
-    if name not in shape.columns or not 0 < row <= len(tuples):
+    if name not in columns or not 0 < row <= len(tuples):
         return b""
-    return split_row(tuples[row - 1])[shape.columns.index(name)]
+    return split_row(tuples[row - 1])[columns.index(name)]
 
 
-def is_computed(shape: TableShape, text: str) -> bool:
+def is_computed(columns: Sequence[str], text: str) -> bool:
     """Whether a warning is about a column that is generated in the destination, as it is upstream: TiDB accepts a row
     whose VIRTUAL column does not fit its type."""
-    found = _AT_ROW.search(text)
-    return found is not None and found.group(1) not in shape.columns
+    found = AT_ROW.search(text)
+    return found is not None and found.group(1) not in columns
 
 
 def is_about_no_literal(code: int, text: str) -> bool:
     """Warnings of TiDB that name neither column nor row: those without a number of their own come from its planner
     (statistics, hints, plan cache), an overflow from the expression of a generated column. A literal that does not fit
     its column gets another number, and its column is named."""
-    return code in _TIDB_NO_LITERAL and _AT_ROW.search(text) is None
+    return code in _TIDB_NO_LITERAL and AT_ROW.search(text) is None
 
 
 def stored_exactly(code: int, literal: bytes) -> bool:
@@ -149,7 +149,7 @@ class Loader:
         if len(found) != max(warned, done.warnings):
             return f"{max(warned, done.warnings)} warnings, of which {len(found)} can be read"
         for _, code, text in found:
-            if not stored_exactly(code, literal_at(shape, rows, text)):
+            if not stored_exactly(code, literal_at(shape.columns, rows, text)):
                 return f"warning {code}: {text}"
         return ""
 

@@ -11,18 +11,16 @@ from typing import Final
 
 from drainer.batch.work import Folded, SegmentWork, shown_row
 from drainer.sink.base import Intent, Receipt
-from drainer.sink.errors import DataError
+from drainer.sink.errors import DataError, MissingRows
 from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.position import DRIVER, Changefeed, mark, store
+from drainer.sink.mysql.position import DRIVER, Changefeed, check_cut, expect, mark, store
 from drainer.sink.mysql.rows.chunks import Chunk, Phase, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
-from drainer.sink.position import check_cut, expect
 from drainer.sink.retry import RetryDeadline
-from drainer.sink.upserts import MissingRows
 
 
 # Finds the row of a chunk that the server refuses: the last row of the shortest prefix that fails. Pure.

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from drainer.batch.work import KeyChange, Kind, Literals, TableShape
+from drainer.batch.work import KeyChange, Kind, Literals, TableShape, replaces, upsert
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows import statements
+from drainer.sink.mysql.rows.format import sql_of
 from drainer.sink.mysql.rows.full_row_match import Flavour, where
 from drainer.sink.mysql.rows.statements import Statement, qualified
 from drainer.sink.mysql.rows.unique_keys import Handling
-from drainer.sink.upserts import replaces, upsert
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,14 @@ def _parts(changes: Sequence[KeyChange]) -> Iterator[tuple[TableShape, Kind, Lit
 
 
 def _by_all_columns(shape: TableShape, row: Literals, flavour: Flavour) -> Step:
-    head, image = b"DELETE FROM " + qualified(shape.schema, shape.table), [_literal(value) for value in row]
+    head, image = b"DELETE FROM " + qualified(shape.schema, shape.table), [sql_of(value) for value in row]
     loose = head + where(shape, image, flavour, loose=True) if flavour == "mariadb" else None
     statement = Statement(head + where(shape, image, flavour), (_tuple(row),))
     return Step(shape, Kind.DELETE, statement, loose)
 
 
 def _tuple(row: Literals) -> bytes:
-    return b"(" + b",".join(map(_literal, row)) + b")"
-
-
-def _literal(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"a literal for MySQL must be bytes, not {type(value).__name__}")
-    return value
+    return b"(" + b",".join(map(sql_of, row)) + b")"
 
 
 def refusal(shape: TableShape, handling: Handling) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 from binlog.runtime.log import get_logger
 
-from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
-from drainer.changes.net_rows import Tuples, columns_of
-from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
+from drainer.batch.work import Folded, KeyChange, Kind, TableShape
+from drainer.changes.net_rows import columns_of
+from drainer.sink.errors import DataError, MissingRows, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
 from drainer.sink.mysql.rows import upsert
+from drainer.sink.mysql.rows.format import sql_of
 from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
 from drainer.sink.mysql.rows.loader import (
     TRUNCATED,
@@ -27,7 +28,6 @@ from drainer.sink.mysql.rows.loader import (
 )
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
-from drainer.sink.upserts import MissingRows
 
 _log = get_logger(__name__)
 
@@ -49,14 +49,6 @@ class UniqueSurprise(DataError):
         self.key = key
 
 
-@dataclass(slots=True)
-class Written:
-    """What a transaction has written so far."""
-
-    rows: int = 0
-    statements: int = 0
-
-
 class Writer:
     """Writes through one session. `thorough`, after a UniqueSurprise: all touched keys are deleted first, then rows are
     written with INSERT, so that a conflict can only be with a row that upstream did not change."""
@@ -71,16 +63,14 @@ class Writer:
         triggers: frozenset[Name] = frozenset(),
         missing: MissingRows | None = None,
     ) -> None:
-        room = max(session.packet_bytes_max - _PACKET_SPARE, 1 << 10)
         self._session = session
-        self._limits = replace(limits, statement_bytes_max=min(limits.statement_bytes_max, room))
+        self._limits = within_packet(session, limits)
         self._packet_bytes_max = session.packet_bytes_max
         self._until_ts = until_ts
         self._keys = keys
         self._triggers = triggers
         self._missing = missing or MissingRows()
         self._loader = Loader(session, keys, limits.load_rows_min)
-        self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
         """Write net rows of one table: delete stale keys first, then write rows (rules 10: equal keys, and 12: REPLACE
@@ -93,12 +83,11 @@ class Writer:
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
             return
-        self._delete(folded.shape, [_bytes(key) for key in columns_of(folded).stale()])
+        self._delete(folded.shape, [sql_of(key) for key in columns_of(folded).stale()])
         rows = columns_of(folded).live()
-        if not self._load(folded.shape, rows, replaces=True):
+        if not self._loader.write(folded.shape, rows, replaces=True):
             for statement in replaces(folded.shape, rows, self._limits):
                 self._write(folded.shape, statement)
-        self.written.rows += len(folded.rows)
 
     def clear(self, folded: Folded) -> None:
         """With `thorough`: delete the touched keys of the tables concerned, before all inserts of a transaction."""
@@ -114,15 +103,9 @@ class Writer:
         """Insert the rows that exist after the range. Raises UniqueSurprise, or UniqueConflict after a `thorough`
         attempt."""
         rows = columns_of(folded).live()
-        if not self._load(folded.shape, rows, replaces=False):
+        if not self._loader.write(folded.shape, rows, replaces=False):
             for statement in inserts(folded.shape, rows, self._limits):
                 self._write(folded.shape, statement, thorough=thorough)
-        self.written.rows += len(folded.rows)
-
-    def _load(self, shape: TableShape, rows: Tuples, *, replaces: bool) -> bool:
-        loaded = self._loader.write(shape, rows, replaces=replaces)
-        self.written.statements += loaded
-        return loaded
 
     def ordered(self, changes: Sequence[KeyChange]) -> None:
         """Write ordered changes (rule 11: tables without keys). Raises RowMissing for a missing row, unless its table
@@ -133,18 +116,16 @@ class Writer:
                 continue
             for step in one_by_one(tuple(run), self._limits, self._session.flavour):
                 self._ordered_step(step)
-                self.written.rows += step.rows
 
     def _upserted(self, changes: Sequence[KeyChange]) -> None:
         for shape in dict.fromkeys(change.shape for change in changes):
             self._refuse_triggers(shape)
             why = upsert.refusal(shape, self._keys.handling(self._session, shape))
             if why:
-                raise RowsRefused(
-                    f"{shape.schema}.{shape.table}: {why}, so a row would take away one that stays upstream: give the "
-                    f"destination's table the keys and collations that upstream's has",
-                    schema=shape.schema,
-                    table=shape.table,
+                raise RowsRefused.of(
+                    shape,
+                    f"{why}, so a row would take away one that stays upstream: give the destination's table the keys "
+                    f"and collations that upstream's has",
                 )
         for step in upsert.steps(changes, self._limits, self._session.flavour):
             if step.kind is Kind.INSERT:
@@ -155,16 +136,14 @@ class Writer:
                 affected = self._run(step.shape, step.loose, thorough=True)
             if not step.shape.row_key:
                 self._missing.note(step.shape, len(step.statement.tuples) - affected)
-        self.written.rows += len(changes)
 
     def _refuse_triggers(self, shape: TableShape) -> None:
         """Rule 13: a trigger would see deletes and inserts for rows that upstream only updated."""
         if (shape.schema.lower(), shape.table.lower()) in self._triggers:
-            raise RowsRefused(
-                f"{shape.schema}.{shape.table} has triggers in the destination, and rows are replaced there, not "
-                f"updated: drop them, or set allow-triggers when they may see deletes and inserts instead",
-                schema=shape.schema,
-                table=shape.table,
+            raise RowsRefused.of(
+                shape,
+                "it has triggers in the destination, and rows are replaced there, not updated: drop them, or set "
+                "allow-triggers when they may see deletes and inserts instead",
             )
 
     def _ordered_step(self, step: OneByOne) -> None:
@@ -188,7 +167,7 @@ class Writer:
 
     def _is_stored(self, shape: TableShape, change: KeyChange) -> bool:
         """Whether the table has a row that equals the change's new image."""
-        image = where(shape, [_bytes(value) for value in change.new or ()], self._session.flavour)
+        image = where(shape, [sql_of(value) for value in change.new or ()], self._session.flavour)
         return bool(self._session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
 
     def _delete(self, shape: TableShape, keys: Sequence[bytes]) -> None:
@@ -205,35 +184,27 @@ class Writer:
 
     def _run(self, shape: TableShape, sql: bytes, *, thorough: bool) -> int:
         if len(sql) >= self._packet_bytes_max:
-            raise RowsRefused(
-                f"{shape.schema}.{shape.table}: a row in a transaction up to {self._until_ts} needs a statement of "
-                f"{len(sql)} bytes, and the server's max_allowed_packet is {self._packet_bytes_max}; raise it there",
-                schema=shape.schema,
-                table=shape.table,
+            raise RowsRefused.of(
+                shape,
+                f"a row in a transaction up to {self._until_ts} needs a statement of {len(sql)} bytes, and the "
+                f"server's max_allowed_packet is {self._packet_bytes_max}; raise it there",
             )
-        self.written.statements += 1
         try:
             return self._session.execute(sql)
         except ServerError as error:
             raise self._refused(shape, error, thorough=thorough) from error
 
     def _refused(self, shape: TableShape, error: ServerError, *, thorough: bool) -> DataError:
-        table = f"{shape.schema}.{shape.table}"
         if error.code not in DUPLICATE_KEY:
-            return RowsRefused(
-                f"{table}: rows up to commit_ts {self._until_ts} are refused: {error}",
-                schema=shape.schema,
-                table=shape.table,
-            )
+            return RowsRefused.of(shape, f"rows up to commit_ts {self._until_ts} are refused: {error}")
         found = _KEY.search(error.detail)
         key = found.group(1).rsplit(".", 1)[-1] if found else "?"
         if not thorough:
-            return UniqueSurprise(f"{table}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
-        return UniqueConflict(
-            f"{table}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
-            f"{error.detail}. {self._why_refused(shape, key)}",
-            schema=shape.schema,
-            table=shape.table,
+            return UniqueSurprise.of(shape, error.detail, key=key)
+        return UniqueConflict.of(
+            shape,
+            f"unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: {error.detail}. "
+            f"{self._why_refused(shape, key)}",
             key=key,
         )
 
@@ -265,32 +236,34 @@ class Writer:
             for at, digits in narrow:
                 _, point, behind = literals[at].strip(b"'").partition(b".")
                 if point and len(behind.rstrip(b"0")) > digits:
-                    raise ValueChanged(
-                        f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
-                        f"{self._until_ts}: column {shape.columns[at]} keeps {digits} digits behind the point here "
-                        f"and {shape.fractions[at]} upstream, {literals[at].decode(errors='replace')} has more; "
-                        f"widen it",
-                        schema=shape.schema,
-                        table=shape.table,
+                    raise self._changed(
+                        shape,
+                        f"column {shape.columns[at]} keeps {digits} digits behind the point here and "
+                        f"{shape.fractions[at]} upstream, {literals[at].decode(errors='replace')} has more; widen it",
                     )
 
     def _check_warnings(self, shape: TableShape, tuples: Sequence[bytes], *, comparison: bool) -> None:
         for level, code, text in self._session.warnings():
             if (level == "Note" and code != TRUNCATED) or (comparison and code in _COMPARISON):
                 continue
-            if is_computed(shape, text):
+            if is_computed(shape.columns, text):
                 continue
             if self._session.flavour == "tidb" and is_about_no_literal(code, text):
                 _log.debug("not about a value that was written", table=f"{shape.schema}.{shape.table}", text=text)
                 continue
-            if stored_exactly(code, literal_at(shape, tuples, text)):
+            if stored_exactly(code, literal_at(shape.columns, tuples, text)):
                 continue
-            raise ValueChanged(
-                f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
-                f"{self._until_ts}: warning {code}: {text}; its column is narrower than upstream's, widen it",
-                schema=shape.schema,
-                table=shape.table,
-            )
+            raise self._changed(shape, f"warning {code}: {text}; its column is narrower than upstream's, widen it")
+
+    def _changed(self, shape: TableShape, why: str) -> ValueChanged:
+        text = f"the destination would change a value of a row up to commit_ts {self._until_ts}: {why}"
+        return ValueChanged.of(shape, text)
+
+
+def within_packet(session: ServerSession, limits: StatementLimits) -> StatementLimits:
+    """The limits of statements that the server's max_allowed_packet permits."""
+    room = max(session.packet_bytes_max - _PACKET_SPARE, 1 << 10)
+    return replace(limits, statement_bytes_max=min(limits.statement_bytes_max, room))
 
 
 def tables_with_triggers(session: ServerSession) -> frozenset[Name]:
@@ -315,28 +288,17 @@ def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
     """Keys to delete. With `known_absent`, without keys whose first change in the range was an INSERT."""
     for row in folded.rows:
         for key in row.stale:
-            yield _bytes(key)
+            yield sql_of(key)
         if row.row is not None and not (known_absent and row.first is Kind.INSERT):
-            yield key_of(_bytes(row.row), folded.shape.key)
-
-
-def live(rows: Iterable[NetRow]) -> int:
-    return sum(1 for row in rows if row.row is not None)
-
-
-def _bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"a row for MySQL must be the bytes of a VALUES tuple, not {type(value).__name__}")
-    return value
+            yield key_of(sql_of(row.row), folded.shape.key)
 
 
 def _missing(step: OneByOne, affected: int) -> RowMissing:
     change = step.change
     image = b",".join(value if isinstance(value, bytes) else b"?" for value in change.old or ())
-    return RowMissing(
-        f"{change.shape.schema}.{change.shape.table}: {change.kind.name} of commit_ts {change.commit_ts} (row "
-        f"{change.sequence} of its transaction) matched {affected} rows instead of one: the destination has no row "
-        f"({image[:300].decode(errors='replace')}), so it has diverged from upstream before this",
-        schema=change.shape.schema,
-        table=change.shape.table,
+    return RowMissing.of(
+        change.shape,
+        f"{change.kind.name} of commit_ts {change.commit_ts} (row {change.sequence} of its transaction) matched "
+        f"{affected} rows instead of one: the destination has no row ({image[:300].decode(errors='replace')}), so it "
+        f"has diverged from upstream before this",
     )

@@ -100,30 +100,6 @@ async def test_ts_far_ahead_is_refused_by_every_method(client: Client) -> None:
     assert [entry.start_ts for entry in (await client.inspect()).pending] == [10]
 
 
-async def test_pump_accepts_gzip_compressed_requests(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
-    """A caller may compress (P-RPC-11)."""
-    pd.set(5, hold=True)
-    async with (
-        running(tmp_path, etcd, pd) as pump,
-        connected(pump.addr, CLUSTER, compression=grpc.Compression.Gzip) as client,
-    ):
-        await client.write(prewrite(10, row=b"x" * 100))
-        await client.write(commit(10, 20))
-        assert await client.outcome(10) == [20]
-
-
-async def test_transaction_larger_than_message_is_pulled_alone(client: Client, pd: StubPD) -> None:
-    """A transaction larger than a message goes alone."""
-    await client.write(prewrite(10, row=b"y" * 9_000_000))
-    await client.write(commit(10, 20))
-    await client.write_batches([[prewrite(30), commit(30, 40)]])
-    pd.set(1000, hold=True)
-    until_ts = (await client.watermark()).resolved_ts
-    messages = await client.pull_range(0, until_ts)
-    assert [len(m.payloads) for m in messages] == [1, 1]
-    assert len(messages[0].payloads[0]) > 9_000_000
-
-
 async def test_pull_binlogs_follows_writes_in_commit_order(client: Client, pd: StubPD) -> None:
     """Exclusive position, commit order, fakes unchanged, and a commit arrives without waiting for a tick."""
     await client.write_batches([[prewrite(10), commit(10, 20), encode_fake(25)]])
@@ -161,27 +137,6 @@ async def test_pull_of_purged_or_unresolved_range_has_named_status(
             await client.pull_range(50, 101)
         assert codes(error)[0] is grpc.StatusCode.FAILED_PRECONDITION
         assert await client.pull_range(50, 100) == []
-
-
-async def test_pull_of_damaged_record_has_status_data_loss_with_offset(
-    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
-) -> None:
-    """DATA_LOSS with file and offset on both services, and not an EOF that a drainer meets for ever."""
-    pd.set(5, hold=True)
-    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
-        await client.write_batches([[prewrite(10), commit(10, 20)]])
-        pd.set(100, hold=True)
-        await client.watermark()
-        log = tmp_path / "p1" / "value" / "000000.vlog"
-        data = bytearray(log.read_bytes())
-        data[20] ^= 1
-        log.write_bytes(data)
-        for pull in (client.pull_range(0, 100), take(client.pull_binlogs(0), 1)):
-            with pytest.raises(aio.AioRpcError) as error:
-                await pull
-            code, text = codes(error)
-            assert code is grpc.StatusCode.DATA_LOSS
-            assert "000000.vlog at byte 0" in text
 
 
 async def test_binlogs_before_damaged_record_arrive_before_error(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:

@@ -83,7 +83,7 @@ async def test_unreadable_record_is_foreign() -> None:
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
     await etcd.put(key_of("pumps", "p"), b"{")
-    with pytest.raises(ForeignRecord, match="not JSON") as found:
+    with pytest.raises(ForeignRecord, match="Expecting property name") as found:
         await record.write(values.pop)
     assert found.value.state == "unreadable"
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from binlog.cluster.pd import NotPD, PDClient, ask_first, ask_members
+from binlog.cluster.pd import NotPD, PDClient, ask_first, ask_members, hold_gc
 from binlog.cluster.tso import logical, physical_ms
 from binlog.errors import ClusterMismatch, TimestampUnavailable
 from binlog.pb import pdpb_pb2
@@ -178,3 +178,27 @@ async def test_pd_client_refuses_invalid_timestamp_counts() -> None:
             await client.timestamps(count)
     with pytest.raises(ValueError, match="at least one URL"):
         PDClient([])
+
+
+class HoldingPD(StubPD):
+    """A PD whose GC is at 50."""
+
+    async def UpdateServiceGCSafePoint(self, request: Any, context: Any) -> Any:
+        assert (request.header.cluster_id, request.service_id, request.TTL) == (1, b"load", 60)
+        return pdpb_pb2.UpdateServiceGCSafePointResponse(min_safe_point=50)
+
+
+async def test_gc_is_held_unless_it_may_have_passed(closing: AsyncExitStack) -> None:
+    for kind, ts, error in (
+        (HoldingPD, 50, ""),
+        (HoldingPD, 49, "GC may have passed 49"),
+        (StubPD, 50, "UNIMPLEMENTED"),
+    ):
+        pd = await kind.start()
+        closing.push_async_callback(pd.close)
+        held = hold_gc(await ask_members(pd.addr), "load", ts, 60)
+        if error:
+            with pytest.raises(TimestampUnavailable, match=error):
+                await held
+        else:
+            await held

@@ -14,14 +14,14 @@ from binlog.runtime.chart import (
     TOP,
     WIDTH,
     Chart,
-    bytes_tick,
+    bytes_text,
     count_tick,
     round_above,
     seconds_tick,
     svg,
 )
 from binlog.runtime.history import History
-from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,8 +102,8 @@ def test_count_tick_formats_with_decimal_prefixes(value: float, text: str) -> No
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (1 << 41, "2 TiB")])
-def test_bytes_tick_formats_with_binary_prefixes(value: float, text: str) -> None:
-    assert bytes_tick(value) == text
+def test_bytes_text_formats_with_binary_prefixes(value: float, text: str) -> None:
+    assert bytes_text(value) == text
 
 
 # Samples of the last hour.
@@ -172,13 +172,6 @@ def test_page_escapes_texts_and_shows_alarms_first() -> None:
 )
 def test_span_text_formats_seconds_to_days(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB"), (1 << 52, "4096.0 TiB")]
-)
-def test_bytes_text_formats_with_binary_prefixes(count: int, text: str) -> None:
-    assert bytes_text(count) == text
 
 
 def test_charts_stand_between_facts_and_tables() -> None:

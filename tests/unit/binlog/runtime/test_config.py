@@ -10,8 +10,10 @@ from binlog.errors import ConfigError
 from binlog.runtime.command_line import InfoRequested, Program, UsageError
 from binlog.runtime.config import line_of, load, load_or_exit
 from binlog.runtime.fields import ByteSize, Duration, Retention, Section, SecuritySection, UpstreamSection
-from binlog.runtime.reference import Flag, reference_markdown
+from binlog.runtime.reference import Flag
 from pydantic import Field
+
+from tests.support.scripts import write_configuration
 
 
 class Storage(Section):
@@ -257,7 +259,7 @@ def test_flag_without_its_setting_is_refused() -> None:
 
 
 def test_reference_lists_every_setting() -> None:
-    table = reference_markdown(Settings, FLAGS, env_prefix="PUMP")
+    table = write_configuration().reference_markdown(Settings, FLAGS, env_prefix="PUMP")
     assert "| `gc` | `-gc` | `PUMP_GC` | `7` | how long \\| binlogs stay |" in table
     assert "| `storage.sync-log` | `-sync-log` | `PUMP_SYNC_LOG` | `true` | sync every batch |" in table
     assert "| `to.port` |  |  | `3306` |  |" in table
@@ -278,7 +280,7 @@ def test_reference_markdown_shows_machine_independent_defaults() -> None:
         params: dict[str, str] = Field(default_factory=dict)
         tables: tuple[Table, ...] = Field((), description="some tables")
 
-    assert reference_markdown(Shown).splitlines()[2:] == [
+    assert write_configuration().reference_markdown(Shown).splitlines()[2:] == [
         "| `addr` |  |  | `<host>:1` |  |",
         "| `keep` |  |  | `7` |  |",
         "| `wait` |  |  | `1m30s` |  |",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from structlog.testing import capture_logs
@@ -70,6 +71,18 @@ def test_outage_logs_given_level_and_end_message() -> None:
         {"event": "it fails", "error": "x", "place": "here", "log_level": "error"},
         {"event": "it was taken away", "place": "here", "lasted_s": 1.3, "log_level": "info"},
     ]
+
+
+def test_outage_catches_errors_of_its_kinds_and_notes_success() -> None:
+    outage = Outage(get_logger("t"), "it fails", "it works", clock=Clock())
+    with capture_logs() as lines:
+        for error in (OSError("away"), ValueError("no"), None):
+            with outage.catching(OSError, ValueError):
+                if error is not None:
+                    raise error
+        with pytest.raises(KeyError), outage.catching(OSError):
+            raise KeyError("a mistake")
+    assert [(line["event"], line.get("error")) for line in lines] == [("it fails", "away"), ("it works", None)]
 
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from binlog.errors import ConfigError
-from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
+from binlog.pb import pdpb_pb2
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received
 from binlog.rpc.session import Settings
-from binlog.rpc.waiting import Waiting
-from binlog.runtime.channel import open_channel
+from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.fields import SecuritySection
 from binlog.runtime.http import StatusServer
 from binlog.runtime.listener import Listener
@@ -55,7 +54,7 @@ async def serving(settings: Security) -> AsyncIterator[str]:
     """A gRPC server behind these settings; its address."""
     pd = PD()
     methods = {b"/pdpb.PD/GetMembers": Method(unary=pd.members), b"/pdpb.PD/Tso": Method(bidi=pd.timestamps)}
-    listener = Listener(Settings(methods, Waiting()), settings)
+    listener = Listener(Settings(methods), settings)
     await listener.start("127.0.0.1:0")
     try:
         yield f"127.0.0.1:{listener.port}"
@@ -66,7 +65,7 @@ async def serving(settings: Security) -> AsyncIterator[str]:
 async def call(addr: str, settings: Security | None) -> int:
     channel = open_channel(addr, settings)
     try:
-        answer = await pdpb_pb2_grpc.PDStub(channel).GetMembers(pdpb_pb2.GetMembersRequest(), timeout=60)
+        answer = await stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD").GetMembers(pdpb_pb2.GetMembersRequest(), timeout=60)
         return int(answer.header.cluster_id)
     finally:
         await channel.close()
@@ -111,13 +110,13 @@ async def test_cert_allowed_cn_guards_grpc_streams(authority: Authority) -> None
     ours = security(authority, authority.issue("server"), "server")
     async with serving(ours) as addr:
         channel = open_channel(addr, ours)
-        stream = pdpb_pb2_grpc.PDStub(channel).Tso(timeout=60)
+        stream = stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD").Tso(timeout=60)
         await stream.write(pdpb_pb2.TsoRequest(count=1))
         assert (await stream.read()).count == 1
         stream.cancel()
         await channel.close()
         channel = open_channel(addr, security(authority, authority.issue("bad")))
-        stream = pdpb_pb2_grpc.PDStub(channel).Tso(timeout=60)
+        stream = stub_of(channel, pdpb_pb2.DESCRIPTOR, "PD").Tso(timeout=60)
         assert await stream.code() is StatusCode.UNAUTHENTICATED
         assert "certificate bad was not found" in await stream.details()
         await channel.close()

@@ -15,8 +15,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut, NotDistributed
 from drainer.apply.micro_batch import DistributedJob
 from drainer.apply.progress import Stopped
-from drainer.failures import Failure, Failures
-from drainer.order.slot import HASH_VERSION
+from drainer.changes.slot_blob import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.base import JobHistory
@@ -24,6 +23,7 @@ from drainer.schema.state import Schema
 from drainer.sink import retry
 from drainer.sink.base import Identity, Intent, Receipt
 from drainer.sink.errors import DestinationDown
+from drainer.sink.retry import Failure, Failures
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.row_case import INT, Step, table, transaction

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.batch.work import SegmentWork
-from drainer.sink.base import Applied
 from drainer.sink.errors import DataError
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
@@ -256,9 +255,9 @@ def test_batch_without_key_conflicts_is_one_transaction_downstream(tmp_path: Pat
     moves: list[int] = []
 
     class Counting(SQLiteDistributed):
-        def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        def apply(self, work: SegmentWork, schema_version: int) -> None:
             moves.append(work.commits)
-            return super().apply(work, schema_version)
+            super().apply(work, schema_version)
 
     assert drain(Counting(tmp_path / "down.sqlite"), stream, Cuts(frozenset({1}))) is None
     assert moves == [2, 3]

@@ -21,8 +21,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob_pieces import BlobError, Totals, split_totals, with_totals
-from drainer.order.slot import HASH_VERSION
+from drainer.changes.slot_blob import HASH_VERSION, BlobError, Totals, split_totals, with_totals
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, Counted, RangeDiffers
@@ -150,12 +149,7 @@ async def run(pipeline: Pipeline, plan: PlannedBatch, feed: TaskBatch | None = N
 
 def moved(store: Store) -> bool:
     """Whether anything was written or the position has moved."""
-    return bool(
-        store.commit_ts != BEGIN_TS
-        or store.rows
-        or any(mark.done for mark in store.document.chunks.values())
-        or store.log
-    )
+    return bool(store.commit_ts != BEGIN_TS or store.rows or store.slots or store.log)
 
 
 @BOTH

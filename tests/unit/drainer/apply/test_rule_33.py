@@ -8,7 +8,7 @@ import pytest
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import BatchRefused
-from drainer.order.slot import GROUPS_VERSION, HASH_VERSION
+from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
 from drainer.sink.base import Intent
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind, NetRow, SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.order.slot import slot_of
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, in_parts, not_null, table, transaction, view_of
+from tests.support.slot_of import slot_of
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})

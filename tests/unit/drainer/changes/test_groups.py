@@ -17,8 +17,8 @@ from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.batch.work import SegmentWork
 from drainer.changes.groups import Links, assign_groups, linked, packed, unpacked
 from drainer.changes.segment import SegmentDecoder
-from drainer.order.blob_pieces import BlobError
-from drainer.order.slot import LINKS_SLOT
+from drainer.changes.slot_blob import LINKS_SLOT, BlobError
+from drainer.changes.slots import divide, groups_of
 from drainer.schema.view import SchemaView, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.examples import FEW, VERY_FEW
@@ -44,10 +44,10 @@ def divided(view: SchemaView, parts: Sequence[Sequence[bytes]], *, whole: bool =
             cutter.add_all(part)
             for slot, blob in order.cut(cutter).items():
                 blobs.setdefault(slot, []).append(blob)
-        groups = order.groups(blobs.get(LINKS_SLOT, []))
+        groups = groups_of(blobs.get(LINKS_SLOT, []), slots)
         again: dict[int, list[bytes]] = {}
         for slot, mine in blobs.items():
-            for to, blob in order.divide(mine, groups).items() if whole else [(slot, one) for one in mine]:
+            for to, blob in divide(mine, slots, groups).items() if whole else [(slot, one) for one in mine]:
                 again.setdefault(to, []).append(blob)
         found.append({slot: order.merge(order.decoder, mine, 0, 1) for slot, mine in again.items()})
     assert content(found[0]) == content(found[-1])
@@ -217,4 +217,4 @@ def test_damaged_blob_is_refused() -> None:
     blob = order.cut(cutter)[LINKS_SLOT]
     for end in range(0, len(blob), 7):
         with pytest.raises(BlobError):
-            order.groups([blob[:end]])
+            groups_of([blob[:end]], SLOTS)

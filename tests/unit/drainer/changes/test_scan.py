@@ -25,9 +25,8 @@ def general(payloads: list[bytes]) -> list[Row]:
     """commit_ts, start_ts, sequence, version, table id, kind, row: one after another."""
     found = []
     for one in in_order([scan(payload) for payload in payloads]):
-        start_ts = envelope.scan(one[1]).start_ts
         found += [
-            (one[0], start_ts, number, version, table_id, kind, row)
+            (one.commit_ts, one.start_ts, number, version, table_id, kind, row)
             for number, (version, table_id, kind, row) in enumerate(rows(one))
         ]
     return found
@@ -94,8 +93,8 @@ def test_scanned_rows_equal_those_of_general_reader(found: list[bytes], seed: in
     scanned = scan_all(found)
     assert in_step(scanned) == general(found)
     transactions = in_order([scan(payload) for payload in found])
-    assert set(scanned.commit_ts.tolist()) == {one[0] for one in transactions}
-    assert scanned.source_bytes == sum(len(one[1]) for one in transactions)
+    assert set(scanned.commit_ts.tolist()) == {one.commit_ts for one in transactions}
+    assert scanned.source_bytes == sum(len(one.payload) for one in transactions)
 
 
 def transaction_of(payload: bytes) -> tuple[int, int]:
@@ -136,6 +135,24 @@ def test_repeated_row_of_reorganize_partition_is_left_out() -> None:
     for _ in range(2):
         value.delete(5, row)
     assert len(scan_all([binlog(value, BEGIN_TS, BEGIN_TS - 1)]).rows) == 1
+
+
+def test_equal_rows_of_two_tables_are_both_there() -> None:
+    """Rowids are counted in each table."""
+    row = b"\x08\x02\x08\x02\x08\x01\x08\x0e"
+    value = PrewriteValue(1)
+    for table_id in (5, 6):
+        value.delete(table_id, row)
+    payloads = [binlog(value, BEGIN_TS, BEGIN_TS - 1)]
+    assert [found[4] for found in general(payloads)] == [found[4] for found in in_step(scan_all(payloads))] == [5, 6]
+
+
+def test_ddl_binlog_has_no_rows_whatever_value_it_has() -> None:
+    value = PrewriteValue(1)
+    value.insert(5, b"row")
+    body = value.serialize()
+    ddl = encode_binlog(tp=1, start_ts=BEGIN_TS, commit_ts=BEGIN_TS + 1, prewrite_value=body, ddl_job_id=7)
+    assert general([ddl]) == in_step(scan_all([ddl])) == []
 
 
 def test_scan_of_no_binlogs_is_empty() -> None:

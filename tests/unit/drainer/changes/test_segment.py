@@ -24,9 +24,8 @@ from drainer.changes.events import events_of
 from drainer.changes.net import KeyEvents
 from drainer.changes.net_rows import columns_of
 from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.slot_blob import BlobError
 from drainer.changes.slots import merge_slot
-from drainer.order.blob_pieces import BlobError
-from drainer.order.slot import slot_of
 from drainer.row.format import Format
 from drainer.row.key import choose_key
 from drainer.schema.errors import TableUnknown, TableUnverified
@@ -35,6 +34,7 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.fold_model import folded_by_rule
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, in_parts, not_null, table, transaction, view_of
+from tests.support.slot_of import slot_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
 ALWAYS, NEVER = 0, 1 << 60
@@ -349,7 +349,7 @@ def test_rows_of_relocated_partition_fold_beside_those_of_other_tables() -> None
     """No row counts twice."""
     infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
     stray, _, plain = infos
-    view = replace(view_of(*infos), relocations={1: (Relocation(9, stray),)}, relocated_ids={77: 2})
+    view = replace(view_of(*infos), relocations={1: (Relocation(9, stray, 1 << 62),)}, relocated_ids={77: 2})
     payloads = [
         transaction([(info, ("insert", {}, {1: n, 2: b"x"})) for info in infos], commit_ts=BEGIN_TS + n)
         for n in range(5)

@@ -20,12 +20,12 @@ from drainer.changes import stream
 from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, unpack_blob
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
+from drainer.changes.slot_blob import BlobError
 from drainer.changes.stream import StreamDecoder, in_order, merge
 from drainer.changes.stream_blob import unpack_streams
 from drainer.changes.vector import Ints
-from drainer.order.blob_pieces import BlobError
 from drainer.row.decode import Decoder
-from drainer.row.transaction_pieces import pieces
+from drainer.row.transaction import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from tests.support.examples import FEW
@@ -150,7 +150,9 @@ def unpack_streams_of(blob: bytes) -> list[memoryview]:
 
 def test_undecoded_rows_of_several_runs_share_blob() -> None:
     view = replace(
-        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+        view_of(FIRST, SECOND),
+        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
+        relocated_ids={FIRST.id: FIRST.id},
     )
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
     cutter = StreamDecoder(view).cutter(2, by_parity)
@@ -314,7 +316,9 @@ def test_transaction_in_pieces_keeps_order_of_its_changes() -> None:
 
 def test_relocated_rows_are_decoded_for_their_table() -> None:
     view = replace(
-        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+        view_of(FIRST, SECOND),
+        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
+        relocated_ids={FIRST.id: FIRST.id},
     )
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(3)]
     found = listed(whole(view, payloads))
@@ -325,7 +329,9 @@ def test_relocated_rows_are_decoded_for_their_table() -> None:
 def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that say themselves which table they are of travel as they are; others, between them, as columns."""
     view = replace(
-        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+        view_of(FIRST, SECOND),
+        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
+        relocated_ids={FIRST.id: FIRST.id},
     )
     steps = [(FIRST, put(n, n)) if n % 2 else (SECOND, ("insert", {}, {1: n})) for n in range(20)]
     payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]

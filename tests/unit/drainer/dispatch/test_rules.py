@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.dispatch import DispatchConfigError, DispatchError
-from drainer.dispatch.rules import DispatchRule, Method, Router, TopicExpression, check_topic
+from drainer.dispatch.rules import DispatchRule, Method, Router, TopicExpression, checked_topic
 from drainer.protocol.table import Table
 from drainer.schema.filter import TablePatterns
 from drainer.schema.name_pattern import PatternError
@@ -58,12 +58,12 @@ def test_contradictory_dispatch_rule_is_refused(rule: DispatchRule, said: str) -
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
 def test_invalid_topic_name_is_refused(name: str) -> None:
     with pytest.raises(DispatchConfigError):
-        check_topic(name)
+        checked_topic(name, "topic")
 
 
 @given(schema=st.text(max_size=300), table=st.text(max_size=300))
 def test_topic_expression_gives_valid_topic_for_any_table(schema: str, table: str) -> None:
-    assert check_topic(TopicExpression.parse("{schema}.{table}").topic(schema, table))
+    assert checked_topic(TopicExpression.parse("{schema}.{table}").topic(schema, table), "topic")
 
 
 def test_avro_topic_expression_may_be_fixed_or_name_schema_and_table() -> None:

@@ -254,12 +254,12 @@ def test_ddl_at_commit_ts_of_resolved_event_runs_once() -> None:
     assert part.ddl is not None
     core.add(P1, 1, [ddl_event(10)])
     core.add(P1, 2, [ddl_event(9, "older")])
-    assert (core.pending_ddls, core.next()) == ([], None)
+    assert (core._ddls, core.next()) == ([], None)
     again = ConsumerCore([P0, P1], part.resume)
     again.add(P1, 1, [ddl_event(10)])
-    assert again.pending_ddls == []
+    assert again._ddls == []
     again.add(P1, 2, [ddl_event(10, "another")])
-    assert [one.query for one in again.pending_ddls] == ["another"]
+    assert [one.event.query for one in again._ddls] == ["another"]
 
 
 def test_ddls_of_several_topics_run_in_commit_ts_order() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
-from drainer.kafka_consumer.destination import Destination, resume_of, resume_text, settings
+from drainer.kafka_consumer.run import Destination, resume_of, resume_text, settings
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
 from drainer.sink.sqlite.replay import SQLiteReplayer

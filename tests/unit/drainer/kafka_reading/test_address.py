@@ -11,16 +11,19 @@ URI = "kafka://h:9092/topic?protocol=canal-json"
 
 
 def test_unknown_address_parameters_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"parameters that are not known: enable-tidb-extention, protokoll$"):
+    with pytest.raises(ConfigError) as refused:
         kafka_address(f"{URI}&enable-tidb-extention=true&protokoll=x", "test", {})
+    assert str(refused.value) == "; ".join(
+        f"the address: {name}: the parameter is not known" for name in ("enable-tidb-extention", "protokoll")
+    )
     for name in ("addresses", "topic", "dispatchers", "security"):
-        with pytest.raises(ConfigError, match=f"not known: {name}$"):
+        with pytest.raises(ConfigError, match=f" {name}"):
             kafka_address(f"{URI}&{name}=x", "test", {})
 
 
 def test_sink_uri_of_drainer_is_accepted_as_address() -> None:
     """What concerns its producer has no effect."""
-    more = "partition-num=6&replication-factor=3&max-message-bytes=1048576&kafka-version=2.4.0&required-acks=-1&slots=3"
+    more = "partition-num=6&replication-factor=3&max-message-bytes=1048576&kafka-version=2.4.0&required-acks=1&slots=3"
     address = kafka_address(
         f"{URI}&{more}&enable-tidb-extension=true&kafka-client-id=me&sasl-user=a&sasl-password=b", "test", {}
     )

@@ -14,9 +14,9 @@ from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder, RegisteringEncoder, table_encoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
-from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.schema_ids import KnownSchemas, merged
+from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
 

@@ -16,10 +16,10 @@ from google.protobuf.json_format import MessageToDict
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Encoder, Message, RegisteringEncoder, table_encoder
-from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.settings.section import KafkaSection
+from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
 

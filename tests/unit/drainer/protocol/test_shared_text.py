@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.json import decode_text
 from binlog.tidb.json_encode import encode_json
-from binlog.tidb.varint import encode_uvarint
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drainer.protocol.compression import compress, decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ResolvedEvent
 from drainer.protocol.options import Compression, ProtocolOptions
-from drainer.protocol.protobuf_bytes import uvarints
 from drainer.protocol.registry import make_decoder, make_encoder
 
 
@@ -55,15 +50,3 @@ def test_tidb_json_string_beyond_its_container_is_refused() -> None:
     for torn in (longer, longer + b"more"):
         with pytest.raises(DecodeError):
             decode_text(torn)
-
-
-# Varints of many numbers are those of each.
-
-
-# Of every width.
-NUMBERS = st.integers(0, 64).flatmap(lambda bits: st.integers((1 << bits) >> 1, (1 << bits) - 1))
-
-
-@given(st.lists(NUMBERS, max_size=20))
-def test_uvarints_of_array_equal_those_of_each_number(numbers: list[int]) -> None:
-    assert uvarints(np.array(numbers, np.uint64)) == [encode_uvarint(number) for number in numbers]

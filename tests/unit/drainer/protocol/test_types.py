@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.protocol.mysql_type import basic_type, full_type
+from drainer.protocol.table import basic_type, full_type
 from tests.support.type_case import TypeCase, field_type, null_of, read_cases, written
 
 CASES = list(read_cases())

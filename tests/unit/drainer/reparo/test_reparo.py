@@ -295,18 +295,18 @@ def test_reparo_reports_failure_once(tmp_path: Path, capfd: pytest.CaptureFixtur
     ],
 )
 def test_ddl_text_gives_schema_current_database_and_table(query: str, wanted: tuple[str, str, str]) -> None:
-    found = parse(query)
+    found = parse(query, TS)
     assert (found.schema, found.use, found.table) == wanted
-    assert not found.text.startswith("use ")
+    assert not found.statements[0].startswith("use ")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10))
 def test_database_name_of_any_text_is_parsed_back(name: str) -> None:
-    found = parse(ddl_text(name, "drop table t", 4))
-    assert (found.schema, found.use, found.text) == (name, name, "drop table t")
+    found = parse(ddl_text(name, "drop table t", 4), TS)
+    assert (found.schema, found.use, found.statements) == (name, name, ("drop table t",))
 
 
 @pytest.mark.parametrize("query", ["", ";", "use `d`; drop table a; drop table b", "drop table a; drop table b"])
 def test_ddl_text_without_exactly_one_statement_is_refused(query: str) -> None:
     with pytest.raises(ReparoError, match="statements where one is expected"):
-        parse(query)
+        parse(query, TS)

@@ -6,10 +6,9 @@ import struct
 from dataclasses import replace
 
 import pytest
-from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint, encode_value
-from binlog.tidb.row import encode_insert, encode_row, encode_update
+from binlog.tidb.row import encode_insert, encode_row
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 from hypothesis import given
@@ -18,9 +17,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind, Match
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.row.decode import Decoder
-from drainer.row.fast_path import PackedTimes
 from drainer.row.text import enum_index, enum_name, float_text, set_bits
-from drainer.row.transaction import scan
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView, SkipReason, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -31,7 +28,6 @@ from tests.support.row_case import (
     TEXT,
     Step,
     altered,
-    changes_of,
     decoder_of,
     not_null,
     table,
@@ -237,25 +233,6 @@ def test_value_of_wrong_type_is_refused_with_its_column() -> None:
         codec.insert(row, 0, len(row), 77)
 
 
-def test_scan_in_place_equals_general_reader() -> None:
-    """In place and by the general reader: timestamps short and long, table ids and versions of one to three bytes."""
-    for table_id in (1, 127, 128, 20_000, 3_000_000):
-        for version in (1, 127, 128, 16_383, 16_384):
-            info = replace(OLD, id=table_id)
-            steps = [(info, ("insert", {}, {**ROW, 3: b"y" * size})) for size in (1, 50, 300, 70_000)]
-            for step in steps:
-                payload = transaction([step], commit_ts=BEGIN_TS, version=version)  # type: ignore[list-item]
-                found = scan(payload)
-                assert found[:5] == (BEGIN_TS, payload, 0x12, version, table_id)
-                assert payload[found[5] : found[6]] == encode_insert(info, step[1][2])  # type: ignore[arg-type]
-    for commit_ts in (1, 1 << 55, (1 << 63) - 1):
-        payload = transaction([(OLD, ("update", ROW, ROW))], commit_ts=commit_ts, start_ts=1)
-        assert scan(payload)[0] == commit_ts == envelope.scan(payload).commit_ts
-    changes = list(changes_of(decoder_of(OLD), [payload]))
-    assert [(c.kind, c.old, c.new) for c in changes] == [(Kind.UPDATE, (b"1", b"'x'", b"'y'"), (b"1", b"'x'", b"'y'"))]
-    assert encode_update(OLD, ROW, ROW) in payload
-
-
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_row_older_than_type_change_keeps_its_value(dialect: str) -> None:
     """The column has another id since; a row that has both was written while the DDL ran, with the value it gave."""
@@ -340,11 +317,3 @@ def test_enum_error_value_is_0_and_unknown_set_bit_refused() -> None:
     assert enum_name(0, ("a",)) == ""
     with pytest.raises(DecodeError, match="4"):
         set_bits(4, 2)
-
-
-def test_packed_times_are_cached_by_bytes_and_refuse_other_lengths() -> None:
-    times = PackedTimes()
-    assert times[b"\x80" * 8 + b"\x01"] == 1 << 56
-    for raw in (b"\x80" * 9, b"\x01", b"\x80" * 7 + b"\x01\x01"):
-        with pytest.raises(ValueError, match="9 bytes"):
-            times[raw]

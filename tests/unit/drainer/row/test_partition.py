@@ -142,6 +142,12 @@ def test_late_row_of_truncated_partition_is_skipped() -> None:
     assert written(after(truncate()), late, new) == [("t", (6, 0)), ("t", (15, 0)), ("t", (25, 0))]
 
 
+def test_row_of_older_version_that_commits_after_the_ddl_has_finished_is_kept() -> None:
+    """Its transaction began before the DDL and used the table only afterwards (metadata locks)."""
+    schema = after(replace(truncate(), finished_ts=ts(5)))
+    assert written(schema, insert(OLD, 5, 19, 4, 14), insert(OLD, 6, 19, 5)) == [("t", (5, 0)), ("t", (14, 0))]
+
+
 def test_late_update_and_delete_in_truncated_partition_are_skipped() -> None:
     schema = after(truncate())
     values: list[Mapping[int, Datum]] = [{1: 5, 2: 0}, {1: 5, 2: 1}]

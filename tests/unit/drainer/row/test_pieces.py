@@ -12,8 +12,7 @@ from binlog.tidb.varint import encode_uvarint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.row.transaction import rows, scan
-from drainer.row.transaction_pieces import pieces
+from drainer.row.transaction import pieces, rows, scan
 from tests.unit.tidb.damage import survives
 
 Row = tuple[int, int, bytes]

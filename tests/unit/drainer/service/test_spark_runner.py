@@ -257,7 +257,7 @@ class Gates(Told):
 
     def applied(self) -> None:
         self.begun.append(self.batches.begun)
-        self.batches.end()
+        self.batches.begun = None
         self._say("applied")
 
     def seen(self, what: str, times: int = 1) -> None:

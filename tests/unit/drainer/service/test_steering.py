@@ -61,9 +61,6 @@ class Source:
             raise TimestampUnavailable("none")
         return self.answers.pop(0)
 
-    async def batch(self, count: int) -> list[int]:
-        raise NotImplementedError
-
     async def close(self) -> None:
         self.answers = [0]
 

@@ -18,7 +18,7 @@ from drainer.sink.position import Stored
 from tests.support.memory_sink import MemorySink, Store
 
 IDENTITY = Identity(1, "main", "n")
-SHAPE = TableShape(1, "d", "t", ("id",), (0,), "", (), (Match.PLAIN,))
+SHAPE = TableShape(1, "d", "t", ("id",), (0,), (), (Match.PLAIN,))
 KEYLESS = replace(SHAPE, table="k", key=())
 INTENT = Intent(200, 300, 2, 10, 1, "all")
 

@@ -19,7 +19,7 @@ from drainer.sink.document_position import Document, DocumentPositionStore, Posi
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.sqlite import sink
-from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, PositionSuite, Transactions
+from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, LoadSuite, PositionSuite, Transactions
 
 
 class TestMemory(PositionSuite):
@@ -36,7 +36,7 @@ class TestMemory(PositionSuite):
         return transaction
 
 
-class TestSQLite(PositionSuite):
+class TestSQLite(PositionSuite, LoadSuite):
     @pytest.fixture
     def transaction_of(self, tmp_path: Path) -> Transactions:
         connection = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
@@ -96,7 +96,6 @@ def written(path: Path) -> None:
             store.take_epoch(epoch, "n")
         store.mark_job(JobMark(9, DONE, 90))
         store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
-        store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
         store.document.notes["x"] = {"length": 1}
     file.close()
 
@@ -107,7 +106,6 @@ def test_position_file_reads_back_everything_written(tmp_path: Path) -> None:
     with file.transaction() as store:
         assert store.read() == OPEN
         assert store.job(9) == JobMark(9, DONE, 90)
-        assert store.unfinished(intent=INTENT, stage="direct") == []
         assert store.document.notes == {"x": {"length": 1}}
     file.close()
 
@@ -195,12 +193,12 @@ def test_file_system_without_locks_is_refused_with_reason(tmp_path: Path, monkey
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("drainer.sink.disk.fcntl.flock", no_locks)
+    monkeypatch.setattr("drainer.sink.document_position.fcntl.flock", no_locks)
     with pytest.raises(DestinationRefused, match=r"No locks available.*a file system with locks"):
         PositionFile(tmp_path / "p", OURS)
 
 
-@pytest.mark.parametrize("missing", ["notes", "jobs", "chunks", "position"])
+@pytest.mark.parametrize("missing", ["notes", "jobs", "position"])
 def test_position_file_of_another_version_is_refused(tmp_path: Path, missing: str) -> None:
     """Its checksum is right."""
     written(tmp_path / "p")

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from drainer.failures import Failures
 from drainer.sink import retry
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.retry import RetryDeadline
+from drainer.sink.retry import Failures, RetryDeadline
 
 
 def test_retry_deadline_starts_at_first_failure() -> None:
@@ -55,7 +54,7 @@ def test_retry_deadline_of_zero_raises_at_first_failure() -> None:
 def test_failure_is_reported_after_repeats_or_long_try(monkeypatch: pytest.MonkeyPatch, is_second: bool) -> None:
     """Five tries of ten seconds each would be a silent minute; a deadlock or two are nothing to be told of."""
     now = [1000.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
     monkeypatch.setattr(retry, "time", clock)
     shown = Failures()
     monkeypatch.setattr(retry, "FAILURES", shown)

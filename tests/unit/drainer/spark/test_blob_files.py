@@ -17,10 +17,9 @@ from binlog.runtime.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import BlobError, BlobOffset, join_blobs
+from drainer.changes.slot_blob import BlobError, folder_of, join_blobs, write_blobs
 from drainer.pumps.watermark import Counted, PumpRange, RangeDiffers
 from drainer.sink.base import Intent
-from drainer.spark import blob_files
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import Query, SparkBatch
 from drainer.spark.shuffle_apply import complete
@@ -35,36 +34,36 @@ INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=50)), max_size=4))
 def test_blobs_of_several_tasks_are_read_back_from_files(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
-    written = [blob_files.write(str(tmp_path), slots) for slots in tasks]
+    written = [write_blobs(str(tmp_path), slots) for slots in tasks]
     for slots, references in zip(tasks, written, strict=True):
-        assert {slot: join_blobs([one], blob_files.read) for slot, one in references.items()} == {
+        assert {slot: join_blobs([one]) for slot, one in references.items()} == {
             slot: [blob] for slot, blob in slots.items()
         }
 
 
 def test_blob_file_has_its_head_before_each_blob(tmp_path: Path) -> None:
-    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"", 2: b"third"}, b"head:")
-    found = [join_blobs([one], blob_files.read) for one in references.values()]
+    references = write_blobs(str(tmp_path), {0: b"first", 1: b"", 2: b"third"}, b"head:")
+    found = [join_blobs([one]) for one in references.values()]
     assert found == [[b"head:first"], [b"head:"], [b"head:third"]]
 
 
 def test_blob_files_return_only_small_references(tmp_path: Path) -> None:
-    references = blob_files.write(str(tmp_path), {0: bytes(5 << 20), 1: b"small"})
+    references = write_blobs(str(tmp_path), {0: bytes(5 << 20), 1: b"small"})
     assert max(map(len, references.values())) < 1000
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size == (5 << 20) + 5
 
 
 def test_truncated_or_missing_blob_file_is_refused(tmp_path: Path) -> None:
-    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"second"})
+    references = write_blobs(str(tmp_path), {0: b"first", 1: b"second"})
     (file,) = tmp_path.iterdir()
     os.truncate(file, 8)
-    assert join_blobs([references[0]], blob_files.read) == [b"first"]
+    assert join_blobs([references[0]]) == [b"first"]
     with pytest.raises(BlobError, match="3 of its 6 bytes"):
-        join_blobs([references[1]], blob_files.read)
+        join_blobs([references[1]])
     file.unlink()
     with pytest.raises(FileNotFoundError):
-        blob_files.read(BlobOffset(str(file), 0, 5))
+        join_blobs([references[0]])
 
 
 class ShortReads(io.FileIO):
@@ -78,25 +77,25 @@ class ShortReads(io.FileIO):
 
 
 def test_blob_returned_in_several_reads_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"the second blob" * 1000})
+    references = write_blobs(str(tmp_path), {0: b"first", 1: b"the second blob" * 1000})
 
     def opened(path: Path, _mode: str, buffering: int = -1) -> Any:
         raw = ShortReads(path)
         return io.BufferedReader(raw) if buffering else raw
 
     monkeypatch.setattr(Path, "open", opened)
-    assert join_blobs([references[1]], blob_files.read) == [b"the second blob" * 1000]
+    assert join_blobs([references[1]]) == [b"the second blob" * 1000]
 
 
 def test_blob_file_that_fails_to_write_is_removed(tmp_path: Path) -> None:
     """A full disk: a task is attempted four times, and what each leaves would be there until the batch has ended."""
     program = (
         "import resource, signal, sys\n"
-        "from drainer.spark import blob_files\n"
+        "from drainer.changes.slot_blob import write_blobs\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try:\n"
-        "    blob_files.write(sys.argv[1], {0: bytes(1 << 19), 1: bytes(1 << 20)})\n"
+        "    write_blobs(sys.argv[1], {0: bytes(1 << 19), 1: bytes(1 << 20)})\n"
         "except OSError:\n"
         "    print('refused')\n"
     )
@@ -108,7 +107,7 @@ def test_blob_file_that_fails_to_write_is_removed(tmp_path: Path) -> None:
 def test_blob_file_write_without_its_folder_fails(tmp_path: Path) -> None:
     """It must not bring back the folder, which nobody would remove."""
     with pytest.raises(FileNotFoundError):
-        blob_files.write(str(tmp_path / "1-2"), {0: b"x"})
+        write_blobs(str(tmp_path / "1-2"), {0: b"x"})
 
 
 class Line:
@@ -131,15 +130,15 @@ def test_folding_tasks_get_blob_folder_of_their_batch(tmp_path: Path, base: str,
     reader._line = Line(fold)  # type: ignore[assignment]
     for _ in range(2):  # Spark may ask again
         tasks = reader.partitions({"commit_ts": 3}, {"commit_ts": 8})
-    wanted = blob_files.folder_of(folder, 3, 8) if there else ""
+    wanted = folder_of(folder, 3, 8) if there else ""
     assert [task.folder for task in tasks] == [wanted] * 2  # type: ignore[attr-defined]
     assert [one for one in tmp_path.rglob("*") if one.is_dir() and "-" in one.name] == ([Path(wanted)] if there else [])
 
 
 def test_blob_files_are_removed_with_last_reference_to_batch(tmp_path: Path) -> None:
     for range_ in ((1, 5), (5, 9)):
-        Path(blob_files.folder_of(str(tmp_path), *range_)).mkdir()
-        blob_files.write(blob_files.folder_of(str(tmp_path), *range_), {0: b"x"})
+        Path(folder_of(str(tmp_path), *range_)).mkdir()
+        write_blobs(folder_of(str(tmp_path), *range_), {0: b"x"})
     batch: Any = SparkBatch(None, ErrorSeal.new(), str(tmp_path))  # type: ignore[arg-type]
     batch.covers(1, 5)
     kept = [batch]

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 import drainer
 import pump
 import pumpclient
-from drainer.schema.errors import TableUnknown, UnknownColumn
+from drainer.schema.errors import UnknownColumn
 from drainer.sink.errors import RowMissing, UniqueConflict
 from drainer.spark.errors import JVM_ENDED, ErrorSeal, SparkFailed, reason_of, text_of
 
@@ -105,7 +105,7 @@ def test_every_error_class_of_worker_is_loaded_in_driver() -> None:
         )
         known.append(set(done.stdout.split()))
     driver, worker = known
-    assert "drainer.order.blob_pieces.BlobError" in worker
+    assert "drainer.changes.slot_blob.BlobError" in worker
     assert worker <= driver
 
 
@@ -196,7 +196,6 @@ def test_error_seal_secret_is_never_shown() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        TableUnknown(table_id=1, schema_version=2, commit_ts=3),
         UnknownColumn(table_id=1, column_id=2, schema_version=3, commit_ts=4),
         UniqueConflict("row in the way", schema="s", table="t", key="k"),
     ],

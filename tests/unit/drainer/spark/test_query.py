@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drainer.spark import blob_files
+from drainer.changes.slot_blob import folder_of, write_blobs
 from drainer.spark.errors import ErrorInTask, SparkFailed
 from drainer.spark.query import Query, SparkBatch
 from tests.support.servers import wait_until
@@ -111,9 +111,9 @@ def test_blob_files_of_failed_batch_are_removed_with_its_query(tmp_path: Path, m
     def batch(until_ts: int, found: SparkBatch) -> None:
         assert until_ts == 8
         found.covers(3, 8)
-        folder = blob_files.folder_of(base, 3, 8)
+        folder = folder_of(base, 3, 8)
         Path(folder).mkdir(parents=True)
-        blob_files.write(folder, {0: b"x"})
+        write_blobs(folder, {0: b"x"})
         raise OSError("a pump cannot be reached")
 
     query.start(batch, lambda _: there_when_ended.append(Path(base).exists()))

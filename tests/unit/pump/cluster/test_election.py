@@ -113,11 +113,11 @@ async def test_lost_lease_ends_term_and_new_leader_becomes_known() -> None:
         kv = await etcd.get(LEADER_KEY)
         assert kv is not None
         etcd.expire(kv.lease_id)
-        revision = await etcd.put(LEADER_KEY, b"b:1")
+        await etcd.put(LEADER_KEY, b"b:1")
         await until(lambda: a.leader == "b:1")
         with pytest.raises(NotLeader, match="allocated by b:1"):
             await a.timestamps(1)
-        await etcd.delete(LEADER_KEY, mod_revision=revision)
+        await etcd.delete(LEADER_KEY)
         await until(lambda: a.leads)
 
 

@@ -13,14 +13,15 @@ import pytest
 from binlog.cluster.node import SOURCE_LABEL, Event, NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose
-from binlog.errors import ConfigError, EtcdError, RegistryConflict
-from binlog.pb import cistern_pb2, cistern_pb2_grpc
+from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
+from binlog.pb import cistern_pb2
 from grpc import aio
 
 from pump.cluster.drainer_notice import notify_drainers
 from pump.cluster.identity import DirectoryLock, node_id
 from pump.cluster.node import Node
-from pump.errors import DataDirLocked, NotifyFailed
+from pump.errors import NotifyFailed
+from tests.support.grpc_service import add_service
 from tests.support.lossy_etcd import LossyEtcd
 from tests.support.memory_etcd import MemoryEtcd
 
@@ -197,7 +198,7 @@ def test_directory_lock_refuses_second_user_until_release(tmp_path: Path) -> Non
     """0700, and locked while the pump lives (P-LC-02)."""
     lock = DirectoryLock(tmp_path / "d")
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
-    with pytest.raises(DataDirLocked, match="already locked"):
+    with pytest.raises(BinlogError, match="already locked"):
         DirectoryLock(tmp_path / "d")
     lock.release()
     DirectoryLock(tmp_path / "d").release()
@@ -206,7 +207,7 @@ def test_directory_lock_refuses_second_user_until_release(tmp_path: Path) -> Non
 # Notification
 
 
-class Drainer(cistern_pb2_grpc.CisternServicer):
+class Drainer:
     def __init__(self, *, refuse: bool = False) -> None:
         self.refuse = refuse
         self.notified = 0
@@ -223,7 +224,7 @@ async def drainer(etcd: MemoryEtcd, name: str, servicer: Drainer | None, *, age_
     server = aio.server()
     host = "127.0.0.1:1"
     if servicer is not None:
-        cistern_pb2_grpc.add_CisternServicer_to_server(servicer, server)
+        add_service(server, cistern_pb2.DESCRIPTOR, "Cistern", servicer)
         host = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     update_ts = NOW - (age_ms << 18)

@@ -71,7 +71,7 @@ ROLLED_BACK = [ts_of(number)[0] for number in range(TRANSACTIONS) if number % 40
 async def check(directory: Path) -> None:
     async with opened(directory, SetClock(FAR)) as store:
         assert store.damage == []
-        assert [entry.start_ts for entry in store.pending(999)] == PENDING
+        assert [entry.start_ts for entry in store.pending.first(999)] == PENDING
         assert [store.index.outcome(ts) for ts in ROLLED_BACK] == [0] * len(ROLLED_BACK)
         store._resolved.ts = FAR
         assert await binlogs_of(store) == WANTED

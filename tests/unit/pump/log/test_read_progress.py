@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pump.errors import Stopping
 from pump.log.read_progress import (
     CHECK_BYTES,
     CHECK_RECORDS,
@@ -16,7 +17,6 @@ from pump.log.read_progress import (
     READING,
     Reading,
     ReadingProgress,
-    ReadingStopped,
 )
 from pump.status.starting_page import starting_document, starting_page, starting_text
 from pump.store.store import Store
@@ -63,7 +63,7 @@ def test_starting_pages_show_step_percent_and_file() -> None:
         "step": CHECKING, "percent": 50, "records": 128, "bytes": 5_000, "ofBytes": 10_000, "fid": 3,
     }  # fmt: skip
     page = starting_page("p<1>", reading)
-    assert "p&lt;1&gt;" in page and "50 %" in page and "file 000003" in page and "4.9 KiB" in page
+    assert "p&lt;1&gt;" in page and "50 %" in page and "file 000003" in page and "4.88 KiB" in page
 
 
 async def filled(directory: Path, transactions: int = 400) -> None:
@@ -131,7 +131,7 @@ def test_reading_progress_raises_reading_stopped_after_stop() -> None:
     progress.begin(READING, 1000, 0)
     progress.stop()
     progress.reached(1, 1, 0)  # between two looks
-    with pytest.raises(ReadingStopped):
+    with pytest.raises(Stopping):
         progress.reached(CHECK_RECORDS, 1, 0)
 
 
@@ -146,7 +146,7 @@ def test_reading_progress_polls_by_bytes_for_few_large_records() -> None:
     progress.reached(3, 2 * CHECK_BYTES - 1, 3)
     assert progress.now.records == 2
     progress.stop()
-    with pytest.raises(ReadingStopped):
+    with pytest.raises(Stopping):
         progress.reached(4, 2 * CHECK_BYTES, 3)
 
 
@@ -165,6 +165,6 @@ async def test_store_open_of_few_large_binlogs_reports_progress_and_can_be_stopp
     shutil.rmtree(tmp_path / "kv")
     store = Store(tmp_path, SetClock(100_000))
     store.reading.stop()
-    with pytest.raises(ReadingStopped):
+    with pytest.raises(Stopping):
         await store.open()
     assert not store.opened

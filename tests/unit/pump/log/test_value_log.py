@@ -10,7 +10,7 @@ from binlog.errors import BinlogError, LogBroken
 from pump.errors import DamagedRecord
 from pump.log.record import END_MAGIC, FOOTER_BYTES, Pointer, encode_footer
 from pump.log.value_log import CLOSE_FOOTER_BYTES_MIN, Head, ValueLog
-from tests.unit.pump.build import encode_record, prewrite
+from tests.unit.pump.build import appended, encode_record, prewrite
 
 END_BYTES = END_MAGIC.to_bytes(4, "little")
 
@@ -26,7 +26,7 @@ def contents(log: ValueLog) -> list[bytes]:
 
 
 def append(log: ValueLog, *ts: int) -> list[Pointer]:
-    return log.append([prewrite(t) for t in ts], list(ts))
+    return [pointer for t in ts for pointer in appended(log, [prewrite(t)], t)]
 
 
 def test_value_log_reads_written_records_before_and_after_reopening(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_value_log_reads_written_records_before_and_after_reopening(tmp_path: Pa
     assert append(log, 4)[0] == Pointer(0, 3 * len(encode_record(prewrite(1))))
 
 
-def test_value_log_rotates_files_within_a_batch_at_size_limit(tmp_path: Path) -> None:
+def test_value_log_rotates_file_after_write_that_passes_size_limit(tmp_path: Path) -> None:
     """P-ST-03: a file that passes the limit gets its footer and the next number begins."""
     log = opened(tmp_path, file_bytes_max=100)
     pointers = append(log, *range(1, 11))
@@ -61,7 +61,7 @@ def test_value_log_rotates_files_within_a_batch_at_size_limit(tmp_path: Path) ->
 def test_closed_large_file_gets_footer_and_next_start_begins_new_file(tmp_path: Path) -> None:
     """P-ST-03: only a file worth one gets a footer; then the next start begins a new file."""
     log = opened(tmp_path)
-    log.append([bytes(CLOSE_FOOTER_BYTES_MIN)], [9])
+    appended(log, [bytes(CLOSE_FOOTER_BYTES_MIN)], 9)
     log.close()
     assert (tmp_path / "000000.vlog").read_bytes().endswith(END_BYTES)
     assert opened(tmp_path).tail.fid == 1
@@ -71,7 +71,7 @@ def test_closed_large_file_gets_footer_and_next_start_begins_new_file(tmp_path: 
 def test_payload_that_ends_like_a_footer_is_kept(tmp_path: Path, tail: bytes) -> None:
     """Four bytes do not make a footer (P-ST-02) where a record would be lost by it."""
     log = opened(tmp_path)
-    log.append([b"data" + tail], [5])
+    appended(log, [b"data" + tail], 5)
     log.close()
     again = opened(tmp_path)
     assert contents(again) == [b"data" + tail]
@@ -100,7 +100,7 @@ def test_torn_tail_is_cut_off_at_any_byte_and_writing_continues(tmp_path: Path) 
 def test_records_in_a_record_that_was_cut_off_at_any_byte(tmp_path: Path, known_is_all: bool) -> None:
     """FORMAT.md, recovery 3: whether the index is known to be complete or not."""
     log = opened(tmp_path / "whole")
-    (first, last) = log.append([prewrite(1), b"row" + encode_record(prewrite(8)) * 2 + encode_footer(9)], [1, 9])
+    (first, last) = appended(log, [prewrite(1), b"row" + encode_record(prewrite(8)) * 2 + encode_footer(9)], 9)
     log.close()
     data = (tmp_path / "whole" / "000000.vlog").read_bytes()
     path = tmp_path / "000000.vlog"
@@ -116,7 +116,7 @@ def test_records_in_a_record_that_was_cut_off_at_any_byte(tmp_path: Path, known_
 def test_torn_footer_is_cut_off_and_record_kept(tmp_path: Path) -> None:
     """A crash while the footer was written: the file goes on being the newest."""
     log = opened(tmp_path)
-    log.append([bytes(CLOSE_FOOTER_BYTES_MIN)], [9])
+    appended(log, [bytes(CLOSE_FOOTER_BYTES_MIN)], 9)
     log.close()
     path = tmp_path / "000000.vlog"
     whole = path.read_bytes()

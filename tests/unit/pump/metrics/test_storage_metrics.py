@@ -21,7 +21,7 @@ from pump.rpc.original_service import Gate
 from pump.store import gauges
 from pump.tasks.gc import GarbageCollector
 from tests.support.memory_etcd import MemoryEtcd
-from tests.unit.pump.build import SetClock, commit, opened, prewrite, write
+from tests.unit.pump.build import SetClock, appended, commit, opened, prewrite, write
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -131,7 +131,8 @@ def test_log_file_rotation_is_timed(tmp_path: Path) -> None:
     log = ValueLog(tmp_path, file_bytes_max=100)
     log.open()
     before = value("pump_storage_write_binlog_duration_time_count", "rotate")
-    log.append([prewrite(ts) for ts in range(10, 20)], list(range(10, 20)))
+    for ts in range(10, 20):
+        appended(log, [prewrite(ts)], ts)
     assert value("pump_storage_write_binlog_duration_time_count", "rotate") - before == len(log.files()) - 1 > 0
     log.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from pump.index.keys import (
 )
 from pump.log.record import Pointer
 from pump.log.value_log import Head
-from pump.pull.batch_end import BatchLimits, Stop, plan_batch
+from pump.pull.batch_end import plan_batch
 
 numbers = st.integers(0, 2**62)
 
@@ -51,52 +52,57 @@ def test_index_values_decode_to_what_was_encoded(start: int, fid: int, offset: i
 
 
 def test_plan_batch_ends_at_resolved_ts_when_all_entries_fit() -> None:
-    plan = plan_batch([entry(10), entry(20)], 99, BatchLimits(10_000))
-    assert (plan.end_ts, plan.stop, plan.count, plan.bytes, plan.last_ts) == (99, Stop.RESOLVED, 2, 200, 20)
-    empty = plan_batch([], 99, BatchLimits(10_000))
-    assert (empty.end_ts, empty.last_ts) == (99, 0)
+    plan = plan_batch([entry(10), entry(20)], 99, WatermarkReq(batch_bytes_max=10_000))
+    assert (plan.batch_end_ts, plan.stop, plan.batch_count, plan.batch_bytes, plan.last_ts) == (
+        99,
+        WatermarkResp.RESOLVED,
+        2,
+        200,
+        20,
+    )
+    empty = plan_batch([], 99, WatermarkReq(batch_bytes_max=10_000))
+    assert (empty.batch_end_ts, empty.last_ts) == (99, 0)
 
 
 def test_plan_batch_ends_at_byte_limit_after_at_least_one_binlog() -> None:
     """Bytes are those of the served binlogs. The first always fits: a batch gets on."""
     entries = [entry(10), entry(20), entry(30)]
-    plan = plan_batch(entries, 99, BatchLimits(200))
-    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.bytes) == (20, Stop.LIMIT, 30, 200)
-    plan = plan_batch(entries, 99, BatchLimits(1))
-    assert (plan.end_ts, plan.stop, plan.count) == (10, Stop.LIMIT, 1)
+    plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=200))
+    assert (plan.batch_end_ts, plan.stop, plan.stop_ts, plan.batch_bytes) == (20, WatermarkResp.LIMIT, 30, 200)
+    plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=1))
+    assert (plan.batch_end_ts, plan.stop, plan.batch_count) == (10, WatermarkResp.LIMIT, 1)
 
 
 def test_plan_batch_ends_at_count_limit() -> None:
-    plan = plan_batch([entry(10), entry(20), entry(30)], 99, BatchLimits(0, count_max=2))
-    assert (plan.end_ts, plan.stop, plan.count) == (20, Stop.LIMIT, 2)
+    plan = plan_batch([entry(10), entry(20), entry(30)], 99, WatermarkReq(batch_count_max=2))
+    assert (plan.batch_end_ts, plan.stop, plan.batch_count) == (20, WatermarkResp.LIMIT, 2)
 
 
 def test_plan_batch_stops_before_ddl_if_asked_to() -> None:
     """Only where asked for; the position just below it lets the DDL begin the next batch."""
     entries = [entry(10), entry(20, flags=FLAG_DDL), entry(30)]
-    plan = plan_batch(entries, 99, BatchLimits(10_000, stop_at_schema=True, schema_version=9))
-    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.count) == (19, Stop.DDL, 20, 1)
-    plan = plan_batch(entries[1:], 99, BatchLimits(10_000, stop_at_schema=True, schema_version=9))
-    assert (plan.end_ts, plan.stop, plan.count) == (19, Stop.DDL, 0)
-    assert plan_batch(entries, 99, BatchLimits(10_000)).count == 3
+    plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.batch_end_ts, plan.stop, plan.stop_ts, plan.batch_count) == (19, WatermarkResp.DDL, 20, 1)
+    plan = plan_batch(entries[1:], 99, WatermarkReq(batch_bytes_max=10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.batch_end_ts, plan.stop, plan.batch_count) == (19, WatermarkResp.DDL, 0)
+    assert plan_batch(entries, 99, WatermarkReq(batch_bytes_max=10_000)).batch_count == 3
 
 
 def test_plan_batch_stops_before_row_with_newer_schema_version() -> None:
     """X-08: a row may carry a version whose DDL comes after it."""
     entries = [entry(10, version=9), entry(20, version=10)]
-    plan = plan_batch(entries, 99, BatchLimits(10_000, stop_at_schema=True, schema_version=9))
-    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.stop_schema_version) == (19, Stop.SCHEMA, 20, 10)
+    plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.batch_end_ts, plan.stop, plan.stop_ts, plan.stop_schema_version) == (19, WatermarkResp.SCHEMA, 20, 10)
 
 
 def test_plan_batch_does_not_count_fake_binlogs() -> None:
-    plan = plan_batch([entry(10, flags=FLAG_FAKE), entry(20)], 99, BatchLimits(10_000))
-    assert (plan.count, plan.bytes) == (1, 100)
+    plan = plan_batch([entry(10, flags=FLAG_FAKE), entry(20)], 99, WatermarkReq(batch_bytes_max=10_000))
+    assert (plan.batch_count, plan.batch_bytes) == (1, 100)
 
 
 def test_plan_batch_splits_divide_bytes_about_evenly() -> None:
     entries = [entry(ts, 10_000) for ts in range(1, 401)]
-    plan = plan_batch(entries, 999, BatchLimits(64 << 20))
-    assert len(plan.splits) == 3
-    for wanted, split in zip((100, 200, 300), plan.splits, strict=True):
-        assert abs(split.ts - wanted) < 10
-    assert plan_batch([entry(10)], 99, BatchLimits(64 << 20)).splits == []
+    plan = plan_batch(entries, 999, WatermarkReq(batch_bytes_max=64 << 20))
+    for wanted, found in zip((100, 200, 300), plan.split_ts, strict=True):
+        assert abs(found - wanted) < 10
+    assert plan_batch([entry(10)], 99, WatermarkReq(batch_bytes_max=64 << 20)).split_ts == []

@@ -9,9 +9,9 @@ import pytest
 from binlog.envelope import encode_binlog, encode_varint, merge
 from binlog.errors import DecodeError
 from binlog.pb import pump_pb2
+from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
 from pump.errors import Conflict, DamagedRecord, TooLarge
-from pump.pull.batch_end import BatchLimits, Stop
 from pump.pull.binlog_parts import BinlogPart
 from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.store.store import Store
@@ -128,14 +128,25 @@ async def test_a_batch_ends_before_a_large_transaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await write(store, prewrite(10), commit(10, 11), large_prewrite(30), commit(30, 31))
         await store.resolver.refresh()
-        limits = BatchLimits(1 << 30, large_bytes_min=PART)
+        limits = WatermarkReq(batch_bytes_max=1 << 30, large_bytes_min=PART)
         first = await store.reads.plan(0, store.resolved_ts, limits)
         second = await store.reads.plan(30, store.resolved_ts, limits)
-        either = await store.reads.plan(0, store.resolved_ts, BatchLimits(1 << 30))
+        either = await store.reads.plan(0, store.resolved_ts, WatermarkReq(batch_bytes_max=1 << 30))
     size = len(merge(large_prewrite(30), commit(30, 31)))
-    assert (first.end_ts, first.count, first.stop, first.stop_ts, first.stop_bytes) == (30, 1, Stop.LARGE, 31, size)
-    assert (second.end_ts, second.count, second.stop, second.stop_bytes) == (30, 0, Stop.LARGE, size)
-    assert (either.count, either.stop) == (2, Stop.RESOLVED)
+    assert (first.batch_end_ts, first.batch_count, first.stop, first.stop_ts, first.stop_bytes) == (
+        30,
+        1,
+        WatermarkResp.LARGE,
+        31,
+        size,
+    )
+    assert (second.batch_end_ts, second.batch_count, second.stop, second.stop_bytes) == (
+        30,
+        0,
+        WatermarkResp.LARGE,
+        size,
+    )
+    assert (either.batch_count, either.stop) == (2, WatermarkResp.RESOLVED)
 
 
 async def test_write_above_transaction_bytes_max_is_refused_with_setting_in_error(tmp_path: Path) -> None:
@@ -145,9 +156,9 @@ async def test_write_above_transaction_bytes_max_is_refused_with_setting_in_erro
         await write(store, large_prewrite(30))
         (error,) = await store.writes.write([large_prewrite(40, ROWS + b"x")])
         assert isinstance(error, TooLarge)
-        assert (error.start_ts, error.size, error.limit) == (40, limit + 1, limit)
-        assert "transaction-bytes-max" in str(error)
-        assert not store.is_pending(40)
+        assert f"start_ts 40 has {limit + 1} bytes" in str(error)
+        assert f"at most {limit} (transaction-bytes-max)" in str(error)
+        assert 40 not in store.pending
 
 
 def test_parse_write_of_large_payload_reads_as_protobuf_does() -> None:
@@ -184,7 +195,7 @@ async def test_recovery_memory_is_a_small_multiple_of_largest_record(tmp_path: P
     try:
         async with opened(tmp_path) as store:
             peak = tracemalloc.get_traced_memory()[1]
-            assert store.index.complete(31) is not None and store.is_pending(40)
+            assert store.index.complete(31) is not None and 40 in store.pending
     finally:
         tracemalloc.stop()
     assert peak < 4 * size

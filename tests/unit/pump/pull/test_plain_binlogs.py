@@ -265,8 +265,9 @@ async def test_fast_pull_does_not_read_bytes_between_distant_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = 5 << 20
-    async with opened(tmp_path, SetClock(END_TS), file_bytes_max=far + 170) as store:
-        await write(store, prewrite(10), large_prewrite(11, bytes(far)), prewrite(12), prewrite(13), prewrite(14))
+    async with opened(tmp_path, SetClock(END_TS), file_bytes_max=far) as store:
+        await write(store, prewrite(10), large_prewrite(11, bytes(far)), prewrite(12), prewrite(13))
+        await write(store, prewrite(14))
         await write(store, commit(13, 20), commit(10, 21), commit(12, 22), commit(14, 23))
         assert [complete.fid for complete in map(store.index.complete, (20, 21, 22, 23)) if complete] == [0, 0, 0, 1]
         reads = Reads(monkeypatch)

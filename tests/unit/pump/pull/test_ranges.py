@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import encode_fake, scan
-from binlog.errors import PurgedPosition
+from binlog.errors import ClusterMismatch, PurgedPosition
 from binlog.pb import pump_ext_pb2 as pb
+from binlog.pb.pump_ext_pb2 import WatermarkReq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import NotResolved, Stopping
 from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
 from pump.index.leveldb import Index, IndexFailed, IndexOptions
-from pump.pull.batch_end import BatchLimits, BatchPlan
 from pump.pull.ranges import ENTRIES_MAX, Reader
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
@@ -44,7 +44,7 @@ async def test_rows_behind_a_long_run_of_fakes_are_served(tmp_path: Path, count:
         fakes_in_the_index(store, 100, count)
         await write(store, prewrite(50_000), commit(50_000, 50_001))
         resolved_ts = await store.resolver.refresh()
-        assert (await store.reads.plan(0, resolved_ts, BatchLimits(1))).count == 1
+        assert (await store.reads.plan(0, resolved_ts, WatermarkReq(batch_bytes_max=1))).batch_count == 1
         assert await binlogs_of(store) == [merged(50_000, 50_001)]
 
 
@@ -112,13 +112,13 @@ def test_pull_serves_any_mixture_of_binlogs_in_any_chunk_size(
     asyncio.run(run())
 
 
-def check_plan(plan: BatchPlan, rows: list[bytes]) -> None:
-    assert plan.count == len(rows)
+def check_plan(plan: pb.WatermarkResp, rows: list[bytes]) -> None:
+    assert plan.batch_count == len(rows)
     assert plan.last_ts == (scan(rows[-1]).commit_ts if rows else 0)
     if plan.bytes_exact:
-        assert plan.bytes == sum(map(len, rows))
-    for split in plan.splits:
-        assert split.count == sum(1 for row in rows if scan(row).commit_ts <= split.ts)
+        assert plan.batch_bytes == sum(map(len, rows))
+    for split_ts, count in zip(plan.split_ts, plan.split_count, strict=True):
+        assert count == sum(1 for row in rows if scan(row).commit_ts <= split_ts)
 
 
 async def test_plan_splits_give_count_and_bytes_before_them(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ async def test_plan_splits_give_count_and_bytes_before_them(tmp_path: Path) -> N
             await write(store, prewrite(ts - 1, row=row), commit(ts - 1, ts), encode_fake(ts + 3))
         await store.resolver.refresh()
         plan = await store.reads.count(0, 6000)
-        assert len(plan.splits) == 3 and plan.bytes_exact
-        for split in plan.splits:
-            part = await binlogs_of(store, 0, split.ts)
-            assert (split.count, split.bytes) == (len(part), sum(map(len, part)))
+        assert len(plan.split_ts) == 3 and plan.bytes_exact
+        for split_ts, *split in zip(plan.split_ts, plan.split_count, plan.split_bytes, strict=True):
+            part = await binlogs_of(store, 0, split_ts)
+            assert split == [len(part), sum(map(len, part))]
 
 
 async def test_plan_bytes_are_not_exact_if_commit_overtook_prewrite(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_plan_bytes_are_not_exact_if_commit_overtook_prewrite(tmp_path: Pa
         await write(store, commit(30, 40), prewrite(30))
         await store.resolver.refresh()
         plan = await store.reads.count(0, 40)
-        assert (plan.count, plan.bytes_exact) == (2, False)
+        assert (plan.batch_count, plan.bytes_exact) == (2, False)
 
 
 class PurgedWhileLooking(Index):
@@ -176,7 +176,7 @@ async def test_pull_fails_if_position_is_purged_between_two_index_reads(tmp_path
         with pytest.raises(PurgedPosition):
             await store.reads.count(0, 40)
         assert await binlogs_of(store, 25) == [merged(30, 40)]
-        assert (await store.reads.count(25, 40)).count == 1
+        assert (await store.reads.count(25, 40)).batch_count == 1
 
 
 def test_scan_of_index_with_damaged_block_fails_with_checksum_mismatch(tmp_path: Path) -> None:
@@ -216,9 +216,22 @@ async def test_watermark_has_purged_ts_of_purge_between_two_index_reads(tmp_path
     """The drainer compares its position with purged_ts: an older one would let it pass what is gone."""
     async with opened(tmp_path, SetClock(100)) as store:
         await purging(store)
-        request = pb.WatermarkReq(cluster_id=1, after_ts=0, batch_bytes_max=1 << 20)
-        answer = pb.WatermarkResp.FromString(await service(store).watermark(request.SerializeToString()))
+        request = pb.WatermarkReq(after_ts=0, batch_bytes_max=1 << 20)
+        answer = await service(store).watermark(request)
         assert (answer.batch_count, answer.purged_ts) == (1, 25)
+
+
+async def test_extension_refuses_calls_for_another_cluster(tmp_path: Path) -> None:
+    """Of all methods that answer one request, and of pulls."""
+    requests = (pb.WatermarkReq, pb.CountReq, pb.InspectReq, pb.SettleReq, pb.PassOverReq, pb.OutcomeReq)
+    async with opened(tmp_path, SetClock(100)) as store:
+        handlers = {name: method.unary for name, method in service(store).service().methods.items() if method.unary}
+        assert set(handlers) == {kind.DESCRIPTOR.name.removesuffix("Req") for kind in requests}
+        for kind in requests:
+            with pytest.raises(ClusterMismatch):
+                await handlers[kind.DESCRIPTOR.name.removesuffix("Req")](kind(cluster_id=8).SerializeToString())
+        with pytest.raises(ClusterMismatch):
+            await answers(service(store).pull_range(pb.PullRangeReq(cluster_id=8).SerializeToString()))
 
 
 async def test_pull_range_ends_with_message_of_count_and_bytes_sent(tmp_path: Path) -> None:
@@ -233,11 +246,10 @@ async def test_pull_range_ends_with_message_of_count_and_bytes_sent(tmp_path: Pa
             sizes = [len(payload) for message in messages for payload in message.payloads]
             assert not any(message.HasField("end") for message in messages) and not last.payloads
             assert (last.end.count, last.end.bytes) == (wanted, sum(sizes)) == (len(sizes), sum(sizes))
-            asked = pb.CountReq(cluster_id=1, after_ts=after_ts, until_ts=until_ts)
-            found = pb.CountResp.FromString(await ext.count(asked.SerializeToString()))
+            found = await ext.count(pb.CountReq(after_ts=after_ts, until_ts=until_ts))
             assert (found.count, found.bytes, found.bytes_exact) == (wanted, sum(sizes), True)
         with pytest.raises(NotResolved):
-            await ext.count(pb.CountReq(cluster_id=1, until_ts=store.resolved_ts + 1).SerializeToString())
+            await ext.count(pb.CountReq(until_ts=store.resolved_ts + 1))
 
 
 async def test_open_pull_fails_with_stopping_error_when_pump_stops(tmp_path: Path) -> None:

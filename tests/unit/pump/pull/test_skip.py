@@ -9,10 +9,10 @@ import pytest
 import structlog
 from binlog.envelope import scan
 from binlog.errors import PurgedPosition
+from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 from prometheus_client import REGISTRY
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
-from pump.pull.batch_end import BatchLimits, Stop
 from pump.pull.binlog_parts import BinlogPart
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
@@ -56,10 +56,10 @@ async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_
             assert (served[0], served[2]) == (merged(10, 20), merged(50, 60))
             empty = scan(served[1])
             assert (empty.start_ts, empty.commit_ts, empty.value_end - empty.value_at) == (30, 40, 0)
-            assert plan.count == (await store.reads.count(0, FAR)).count == 3, (
+            assert plan.batch_count == (await store.reads.count(0, FAR)).batch_count == 3, (
                 "what was planned of the range stays right"
             )
-            assert (await store.reads.count(0, FAR)).bytes == sum(map(len, served))
+            assert (await store.reads.count(0, FAR)).batch_bytes == sum(map(len, served))
             assert store.reads.outcome(30) == 0, "no evidence for other pumps: they may have its rows"
             assert store.reads.outcome(10) == 20
     assert counted() == before + 1
@@ -71,8 +71,10 @@ async def test_skipped_damaged_ddl_keeps_its_job_id(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
         store._resolved.ts = FAR
         assert (await store.reads.skip_binlog(40, dry_run=False)).ddl_job_id == 7
-        plan = await store.reads.plan(0, FAR, BatchLimits(1 << 20, stop_at_schema=True, schema_version=99))
-        assert (plan.stop, plan.stop_ts) == (Stop.DDL, 40), "a batch still ends before it"
+        plan = await store.reads.plan(
+            0, FAR, WatermarkReq(batch_bytes_max=1 << 20, stop_at_schema=True, schema_version=99)
+        )
+        assert (plan.stop, plan.stop_ts) == (WatermarkResp.DDL, 40), "a batch still ends before it"
         found = scan((await binlogs_of(store))[1])
         assert (found.ddl_job_id, found.commit_ts) == (7, 40)
 

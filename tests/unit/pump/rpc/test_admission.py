@@ -110,16 +110,26 @@ def test_in_flight_tolerated_bytes_are_limited_and_counted() -> None:
     assert in_flight.tolerate(1)
 
 
-def test_in_flight_waiters_are_notified_when_bytes_are_released() -> None:
+async def test_in_flight_waiters_are_called_once_in_order_after_bytes_are_released() -> None:
     in_flight = InFlight(8 * MIB)
-    told: list[int] = []
-    in_flight.on_release = lambda: told.append(in_flight.bytes)
+    told: list[tuple[str, int]] = []
+
+    def wait(name: str) -> None:
+        in_flight.wait(lambda: told.append((name, in_flight.bytes)))
+
     with in_flight.request(MIB), in_flight.pull(MIB):
+        wait("first")
+        wait("second")
+        await asyncio.sleep(0)
         assert told == []
-    assert told == [MIB, 0]
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == [("first", 0), ("second", 0)]
     assert in_flight.tolerate(MIB)
+    wait("third")
     in_flight.forgive(MIB)
-    assert told == [MIB, 0, 0]
+    await asyncio.sleep(0)
+    assert told[2:] == [("third", 0)]
 
 
 async def test_write_batch_objects_are_counted_and_refuse_it_only_beside_other_requests(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def steps(directory: Path, loop: CountingLoop) -> list[tuple[str, int, str
             ExtService(store, gate, node_id="p", state=lambda: "online").service(),
         ]
         listener = PumpListener(services, limits=MessageLimits(message_bytes_max=MESSAGE_BYTES))
-        methods = {f"/{each.name}/{name}" for each in services for name in (*each.unary, *each.streaming, *each.bidi)}
+        methods = {f"/{each.name}/{name}" for each in services for name in each.methods}
         assert methods == set(COSTLIEST), "a method whose costliest message nobody wrote down"
         await listener.start("127.0.0.1:0")
         await store.writes.write([prewrite(BASE + n) for n in range(COMMITTED)])

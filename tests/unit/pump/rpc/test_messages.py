@@ -19,8 +19,9 @@ from pump.rpc.messages import (
     PREFIXES_KEPT,
     _prefixes,
     head_of_write,
+    last_ts_field,
     parse_batch,
-    pulled,
+    payload_fields,
     pulled_part,
 )
 from pump.rpc.methods import MessageLimits
@@ -84,7 +85,7 @@ def test_too_long_message_error_names_transaction_or_message_limit() -> None:
     payload = encode_binlog(tp=0, start_ts=5, prewrite_key=b"k", prewrite_value=bytes(2000))
     data = pump_pb2.WriteBinlogReq(clusterID=7, payload=payload).SerializeToString()
     found = limits.too_long(len(data), data[:64], limits.single)
-    assert isinstance(found, TooLarge) and (found.start_ts, found.size, found.limit) == (5, len(payload), 1000)
+    assert isinstance(found, TooLarge) and f"start_ts 5 has {len(payload)} bytes" in str(found)
     assert isinstance(limits.too_long(len(data), b"gzip", limits.single), MessageTooLarge)
     for each in (MessageLimits(1000, 500), MessageLimits(10_000, 500)):
         assert (each.single, each.batch) == (500, 500)
@@ -118,9 +119,8 @@ def test_writer_of_large_binlog_is_a_copy_and_no_view() -> None:
     st.integers(1, 2**63 - 1),
 )
 def test_pull_message_encodes_as_protobuf_does(payloads: list[bytes], last_ts: int) -> None:
-    found = pulled(payloads, last_ts)
-    assert found.data == pump_ext_pb2.PullRangeResp(payloads=payloads, last_ts=last_ts).SerializeToString()
-    assert (found.binlogs, found.size) == (len(payloads), sum(map(len, payloads)))
+    found = payload_fields(payloads) + last_ts_field(last_ts)
+    assert found == pump_ext_pb2.PullRangeResp(payloads=payloads, last_ts=last_ts).SerializeToString()
     assert all(size < PREFIXES_KEPT for size in _prefixes), "only those of usual lengths are kept"
 
 

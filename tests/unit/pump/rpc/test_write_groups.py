@@ -191,7 +191,7 @@ async def test_turn_writer_over_real_store_answers_each_write_by_itself(tmp_path
         )
         answers = await asyncio.wait_for(written, 60)
         assert [answer is None for answer in answers] == [True, True, True, False, False, True]
-        assert store.index.complete(11) is not None and store.is_pending(30) and not store.is_pending(FAR_TS)
+        assert store.index.complete(11) is not None and 30 in store.pending and FAR_TS not in store.pending
 
 
 class Held(Recorder):
@@ -374,7 +374,7 @@ async def test_unexpected_exception_after_write_does_not_block_later_writes(
             answers = await asyncio.wait_for(asyncio.gather(*writes, batch), 60)
         assert isinstance(answers[0], LogBroken) and isinstance(answers[-1][0], LogBroken)
         assert await asyncio.wait_for(write(turn, prewrite(BASE + 2)), 60) is None
-        assert [entry.start_ts for entry in store.pending(9)] == [BASE, BASE + 1, BASE + 2]
+        assert [entry.start_ts for entry in store.pending.first(9)] == [BASE, BASE + 1, BASE + 2]
 
 
 def mistake(*_args: object) -> None:

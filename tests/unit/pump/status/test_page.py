@@ -28,7 +28,7 @@ def draw(**changed: object) -> str:
 def test_status_page_of_healthy_pump_has_no_alarm() -> None:
     text = draw()
     assert "alarm " not in text
-    assert "1.5 s ago" in text and "2.0 KiB" in text and "d1" in text
+    assert "1.5 s ago" in text and "2 KiB" in text and "d1" in text
 
 
 def test_status_page_shows_what_is_published_to_kafka_or_why_nothing_is() -> None:

@@ -20,6 +20,7 @@ from pump.log.value_log import Head, ValueLog
 from pump.store.store import Store
 from tests.unit.pump.build import (
     SetClock,
+    appended,
     binlogs_of,
     commit,
     copy_running,
@@ -91,7 +92,7 @@ async def test_records_inside_a_row_whose_append_was_cut_off_are_not_served(
         shutil.rmtree(here / "kv")
     async with opened(here, SetClock(FAR)) as store:
         assert await binlogs_of(store, 0, FAR) == [merged(10, 20)]
-        assert (store.pending_count, store.damage) == (0, [])
+        assert (len(store.pending), store.damage) == (0, [])
 
 
 @pytest.mark.parametrize("boot", ["same", "other", "unknown"])
@@ -113,7 +114,7 @@ async def test_what_follows_a_broken_record_was_not_acknowledged_if_the_machine_
     path.write_bytes(whole + b"\0" + encode_record(prewrite(40, row=blob))[1:])
     async with opened(tmp_path / "b", SetClock(FAR)) as store:
         store._resolved.ts = FAR
-        found = await binlogs_of(store), [entry.start_ts for entry in store.pending(9)], len(store.damage)
+        found = await binlogs_of(store), [entry.start_ts for entry in store.pending.first(9)], len(store.damage)
     searched = [merged(10, 20), merged(50, 60)], [30], 1
     assert found == (([merged(10, 20)], [30], 0) if boot == "same" else searched)
     assert (path.read_bytes() == whole) == (boot == "same")
@@ -163,7 +164,7 @@ async def test_damaged_indexed_prewrite_with_unindexed_commit_fails_every_pull(t
     at = damage(here, prewrite(30))
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
-            assert store.pending_count == 0
+            assert len(store.pending) == 0
             assert store.reads.outcome(30) == 0
             await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20)])
 
@@ -174,12 +175,12 @@ async def test_a_damaged_prewrite_that_the_index_knows_stays_pending(tmp_path: P
     at = damage(here, prewrite(30))
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
-            assert [entry.start_ts for entry in store.pending(9)] == [30, 50]
+            assert [entry.start_ts for entry in store.pending.first(9)] == [30, 50]
             assert store.resolved_ts == 29
     shutil.copytree(here, tmp_path / "committed")
     async with opened(tmp_path / "committed", SetClock(FAR)) as store:
         await write(store, commit(30, 40), commit(50, 60))
-        assert store.writes.counters.late_commits == 0
+        assert store.writes.late_commits == 0
         await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20), merged(50, 60)])
     async with opened(here, SetClock(FAR)) as store:
         await store.writes.settle(30, 0)
@@ -199,7 +200,7 @@ async def test_commit_of_damaged_unindexed_prewrite_fails_pull_and_counts_as_lat
     async with opened(here, SetClock(FAR)) as store:
         assert [each.offset for each in store.damage] == [at]
         await write(store, commit(30, 40))
-        assert list(store.writes.counters.late_ts) == [40], "it was passed already: an alarm"
+        assert list(store.writes.late_ts) == [40], "it was passed already: an alarm"
         await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20), merged(50, 60)])
 
 
@@ -261,7 +262,7 @@ def test_value_log_open_syncs_records_before_it_trusts_them(tmp_path: Path) -> N
     """A process that died before its sync leaves records in the page cache, and repetitions are answered by them."""
     log = ValueLog(tmp_path)
     log.open()
-    first, second = log.append([prewrite(1), prewrite(2)], [1, 2])
+    first, second = appended(log, [prewrite(1), prewrite(2)], 2)
     log.close()
     data = (tmp_path / "000000.vlog").read_bytes()
     synced: list[int] = []
@@ -291,8 +292,8 @@ async def test_a_damaged_prewrite_below_the_resolved_ts_stays_pending(tmp_path: 
     with plyvel.DB(str(here / "kv")) as index:
         index.put(keys.MAX_COMMIT, keys.encode_number(102))  # as progress saves it once a second
     async with opened(here, SetClock(300)) as store:
-        assert [entry.start_ts for entry in store.pending(9)] == [50]
+        assert [entry.start_ts for entry in store.pending.first(9)] == [50]
         assert store.resolved_ts == 102
         await write(store, commit(50, 250))
-        assert store.writes.counters.late_commits == 0
+        assert store.writes.late_commits == 0
         await all_but(store, 250, f"byte {at}", wanted=[merged(10, 20), merged(200, 201)])

@@ -35,7 +35,7 @@ async def test_data_dir_of_go_pump_serves_recorded_binlogs_at_every_opening(data
     for _ in range(2):
         async with opened(data_dir, FAR) as store:
             assert store.damage == []
-            assert store.pending_count == 0
+            assert len(store.pending) == 0
             assert await binlogs_of(store, first_ts, last_ts) == wanted
             with_fakes = await binlogs_of(store, first_ts, last_ts, fakes=True)
             assert [p for p in with_fakes if p in set(TYPES.binlogs)] == TYPES.binlogs
@@ -76,4 +76,4 @@ async def test_recorded_writes_make_same_log_records_and_binlogs(tmp_path: Path)
         wanted = [payload for payload in TYPES.binlogs if not scan(payload).is_fake]
         first_ts = scan(wanted[0]).commit_ts - 1
         assert await binlogs_of(store, first_ts) == wanted
-        assert store.pending_count == 0
+        assert len(store.pending) == 0

@@ -23,8 +23,8 @@ def test_rule_4_resolved_never_goes_back() -> None:
     assert resolved.advance(100, pending.oldest()) == 100
     pending.arrive(50, since_s=0, size=1)
     assert resolved.advance(200, pending.oldest()) == 100
-    pending.stored(50)
-    pending.settled(50)
+    pending.stored([50])
+    pending.settled([50])
     assert resolved.advance(150, pending.oldest()) == 150
     assert resolved.advance(120, pending.oldest()) == 150
 
@@ -33,8 +33,8 @@ def test_resolved_ts_stays_below_oldest_pending_prewrite() -> None:
     """One slow transaction holds back only what is newer than its own start."""
     pending, resolved = arrived(70, 30, 90), Resolved()
     assert resolved.advance(100, pending.oldest()) == 29
-    pending.stored(30)
-    pending.settled(30)
+    pending.stored([30])
+    pending.settled([30])
     assert resolved.advance(100, pending.oldest()) == 69
 
 
@@ -43,18 +43,18 @@ def test_prewrite_sent_twice_stays_pending_after_first_copy_fails() -> None:
     pending = arrived(10, 10)
     pending.refused(10)
     assert pending.oldest() == 10
-    pending.stored(10)
+    pending.stored([10])
     assert pending.oldest() == 10
-    pending.settled(10)
+    pending.settled([10])
     assert pending.oldest() is None
 
 
 def test_repeated_prewrite_after_commit_leaves_pending_set() -> None:
     """P, C, and P again: the last one finds the outcome stored."""
     pending = arrived(10)
-    pending.stored(10)
+    pending.stored([10])
     pending.arrive(10, since_s=1, size=1)
-    pending.settled(10)
+    pending.settled([10])
     assert 10 in pending
     pending.refused(10)
     assert len(pending) == 0
@@ -63,7 +63,7 @@ def test_repeated_prewrite_after_commit_leaves_pending_set() -> None:
 def test_prewrite_with_unknown_write_result_stays_pending() -> None:
     """A write that may be in the log is pending until its outcome is known."""
     pending = arrived(10, 20)
-    pending.stored(10)
+    pending.stored([10])
     pending.refused(20)
     assert [entry.start_ts for entry in pending.first(5)] == [10]
 
@@ -71,7 +71,7 @@ def test_prewrite_with_unknown_write_result_stays_pending() -> None:
 def test_settling_of_absent_prewrite_changes_nothing() -> None:
     """A commit whose prewrite is on another pump."""
     pending = arrived(10)
-    pending.settled(99)
+    pending.settled([99])
     assert len(pending) == 1
 
 
@@ -82,7 +82,7 @@ def test_older_than_returns_stored_prewrites_only() -> None:
     pending.arrive(2, since_s=5, size=1)
     pending.arrive(3, since_s=0, size=1)
     for ts in (1, 2):
-        pending.stored(ts)
+        pending.stored([ts])
     assert [entry.start_ts for entry in pending.older_than(1)] == [1]
 
 
@@ -91,11 +91,11 @@ def test_reserved_ts_that_is_also_a_prewrite_keeps_writer_key_and_job() -> None:
     pending = PendingSet()
     pending.reserve(10)
     pending.arrive(10, since_s=0, size=1, ddl_job_id=7, prewrite_key=b"key", writer=b"writer")
-    pending.stored(10)
+    pending.stored([10])
     assert pending.first(1) == [Pending(10, 0, 1, 7, b"key", b"writer", held=True)]
     pending.release(10)
     assert pending.oldest() == 10
-    pending.settled(10)
+    pending.settled([10])
     assert pending.oldest() is None
 
 
@@ -112,8 +112,8 @@ def test_pending_set_heap_stays_small_while_one_old_prewrite_is_pending() -> Non
     pending = arrived(1)
     for ts in range(2, 20_000):
         pending.arrive(ts, since_s=0, size=1)
-        pending.stored(ts)
-        pending.settled(ts)
+        pending.stored([ts])
+        pending.settled([ts])
         assert pending.oldest() == 1
         assert len(pending._heap) < 1100
     pending.refused(1)
@@ -144,12 +144,12 @@ def test_rule_6_and_4_every_commit_is_above_resolved_ts_in_any_interleaving(seed
         elif move == "prewrite" and begun:
             ts = begun.pop(dice.randrange(len(begun)))
             pending.arrive(ts, since_s=0, size=1)
-            pending.stored(ts)
+            pending.stored([ts])
             acked.append(ts)
         elif move == "commit" and acked:
             ts = acked.pop(dice.randrange(len(acked)))
             assert not resolved.is_late(clock), "a commit_ts taken after the prewrite's acknowledgement"
-            pending.settled(ts)
+            pending.settled([ts])
         elif move == "fetch":
             fetched.append(clock)
         elif move == "resolve" and fetched:

@@ -56,7 +56,7 @@ def state_after(steps: int) -> tuple[list[bytes], list[int]]:
 async def check(directory: Path, steps: int) -> None:
     served, pending = state_after(steps)
     async with opened(directory, SetClock(100)) as store:
-        assert [entry.start_ts for entry in store.pending(99)] == pending
+        assert [entry.start_ts for entry in store.pending.first(99)] == pending
         store._resolved.ts = 99
         assert await binlogs_of(store) == served
 
@@ -104,7 +104,7 @@ async def test_recovery_with_index_restores_log_whose_last_record_is_cut_at_any_
             log.write(last[:cut])
         async with opened(here, SetClock(100)) as store:
             whole = cut == len(last)
-            assert [entry.start_ts for entry in store.pending(9)] == ([] if whole else [30])
+            assert [entry.start_ts for entry in store.pending.first(9)] == ([] if whole else [30])
             assert store.reads.outcome(30) == (50 if whole else 0)
             assert store.damage == []
         shutil.rmtree(here)
@@ -147,7 +147,7 @@ async def test_recovery_adds_records_written_by_go_pump_meanwhile(tmp_path: Path
             db.put(keys.HEAD, pointer)
             db.put(keys.HANDLE, pointer)
     async with opened(directory, SetClock(100)) as store:
-        assert [entry.start_ts for entry in store.pending(9)] == [71]
+        assert [entry.start_ts for entry in store.pending.first(9)] == [71]
         store._resolved.ts = 99
         assert await binlogs_of(store) == [merged(10, 20), merged(31, 40), merged(30, 60), merged(70, 80)]
         head = store.index.own_head()

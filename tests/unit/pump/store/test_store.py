@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import PurgedPosition, TimestampUnavailable
+from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
 from pump.errors import DamagedRecord, NotResolved
-from pump.pull.batch_end import BatchLimits, Stop
 from tests.unit.pump.build import (
     SetClock,
     binlogs_of,
     commit,
+    encode_record,
     merged,
     opened,
     prewrite,
@@ -95,7 +96,7 @@ async def test_prewrite_stored_after_its_commit_is_served(tmp_path: Path, togeth
         else:
             await write(store, commit(10, 20))
             await write(store, prewrite(10), commit(10, 20))
-        assert store.pending_count == 0
+        assert len(store.pending) == 0
         store.resolver.advance(100)
         assert await binlogs_of(store) == [merged(10, 20)]
         assert store.reads.outcome(10) == 20
@@ -106,7 +107,7 @@ async def test_repetitions_within_one_batch_are_stored_once(tmp_path: Path) -> N
         await write(store, prewrite(10), prewrite(10), commit(10, 20), commit(10, 20), prewrite(10))
         await store.resolver.refresh()
         assert await binlogs_of(store) == [merged(10, 20)]
-        assert store.writes.counters.written == 2
+        assert store.log.size == len(encode_record(prewrite(10)) + encode_record(commit(10, 20)))
 
 
 async def test_store_open_fails_without_timestamp_source(tmp_path: Path) -> None:
@@ -156,11 +157,11 @@ async def test_plan_over_store_counts_binlogs_and_bytes_that_pull_serves(tmp_pat
         for ts in range(10, 1210, 2):
             await write(store, prewrite(ts), commit(ts, ts + 1))
         resolved_ts = await store.resolver.refresh()
-        plan = await store.reads.plan(0, resolved_ts, BatchLimits(1 << 20))
-        assert (plan.count, plan.stop, plan.end_ts) == (600, Stop.RESOLVED, resolved_ts)
-        assert plan.bytes == sum(map(len, await binlogs_of(store)))
-        plan = await store.reads.plan(0, resolved_ts, BatchLimits(1 << 20, count_max=7))
-        assert (plan.count, plan.stop, plan.end_ts, plan.stop_ts) == (7, Stop.LIMIT, 23, 25)
+        plan = await store.reads.plan(0, resolved_ts, WatermarkReq(batch_bytes_max=1 << 20))
+        assert (plan.batch_count, plan.stop, plan.batch_end_ts) == (600, WatermarkResp.RESOLVED, resolved_ts)
+        assert plan.batch_bytes == sum(map(len, await binlogs_of(store)))
+        plan = await store.reads.plan(0, resolved_ts, WatermarkReq(batch_bytes_max=1 << 20, batch_count_max=7))
+        assert (plan.batch_count, plan.stop, plan.batch_end_ts, plan.stop_ts) == (7, WatermarkResp.LIMIT, 23, 25)
 
 
 async def test_commit_wakes_waiting_pull_without_polling(tmp_path: Path) -> None:

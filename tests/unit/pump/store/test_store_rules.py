@@ -9,7 +9,7 @@ import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import NotOnline
 
-from pump.errors import Conflict, NoSuchPrewrite, NotResolved, Stopping
+from pump.errors import Conflict, NoSuchBinlog, NotResolved, Stopping
 from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import (
@@ -32,8 +32,8 @@ async def test_rule_3_recovery_finds_pending_prewrites(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(1)) as store:
         await write(store, prewrite(10), prewrite(11), prewrite(12), commit(10, 20), rollback(12))
     async with opened(tmp_path, SetClock(100)) as store:
-        assert [entry.start_ts for entry in store.pending(9)] == [11]
-        assert store.pending(1)[0].prewrite_key == b"k"
+        assert [entry.start_ts for entry in store.pending.first(9)] == [11]
+        assert store.pending.first(1)[0].prewrite_key == b"k"
         assert store.resolved_ts == 10
         await write(store, commit(11, 30))
         await store.resolver.refresh()
@@ -94,7 +94,7 @@ async def test_rule_4_different_prewrite_with_same_ts_is_refused(tmp_path: Path)
         assert isinstance(await refused(store, prewrite(20)), Conflict)
         await write(store, prewrite(15))
         assert isinstance(await refused(store, commit(15, 20)), Conflict)
-        assert store.pending_count == 1
+        assert len(store.pending) == 1
 
 
 async def test_rule_4_a_fake_skips_an_occupied_key(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ async def test_rule_4_a_fake_at_the_ts_of_a_pending_prewrite_does_not_end_it(tmp
     async with opened(tmp_path, SetClock(1)) as store:
         await write(store, prewrite(50))
         await write(store, encode_fake(50))
-        assert store.is_pending(50)
+        assert 50 in store.pending
         assert store.resolver.advance(100) == 49
         await write(store, commit(50, 60))
-        assert store.writes.counters.late_commits == 0
+        assert store.writes.late_commits == 0
 
 
 async def test_rule_4_ts_is_fetched_before_pending_set_is_read(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_rule_4_ts_is_fetched_before_pending_set_is_read(tmp_path: Path) -
         assert await store.resolver.refresh() == 499
         seen.clear()
         await write(store, commit(500, 900))
-        assert store.writes.counters.late_commits == 0
+        assert store.writes.late_commits == 0
 
 
 async def test_rule_4_ts_of_fake_binlog_is_reserved_before_it_is_fetched(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_rule_4_a_prewrite_at_the_ts_reserved_for_a_fake_keeps_its_writer_
     async with opened(tmp_path, clock) as store:
         clock.arrived, start_ts = store, store.resolved_ts + 1
         await store.writes.write_fake()
-        (entry,) = store.pending(1)
+        (entry,) = store.pending.first(1)
         assert (entry.start_ts, entry.ddl_job_id, entry.prewrite_key) == (start_ts, 7, b"key")
         assert entry.writer == b"w" * 16
 
@@ -207,14 +207,14 @@ async def test_rule_4_resolved_ts_lost_by_kill_is_reached_again_without_late_com
         await write(store, commit(1500, 3100))
         await store.resolver.refresh()
         assert await binlogs_of(store, 20, given_out) == []
-        assert store.writes.counters.late_commits == 0
+        assert store.writes.late_commits == 0
 
 
 async def test_rule_4_the_probe_is_never_pending(tmp_path: Path) -> None:
     """P-RPC-05: an empty payload, and explicit zeros."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, b"", encode_binlog(tp=0, start_ts=0))
-        assert (store.pending_count, store.log.size) == (0, 0)
+        assert (len(store.pending), store.log.size) == (0, 0)
         assert isinstance((await store.writes.write([b""], refuse_prewrites="paused"))[0], NotOnline)
 
 
@@ -223,10 +223,10 @@ async def test_late_commit_is_counted_named_and_stored(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         assert await store.resolver.refresh() > 100
         await write(store, prewrite(10), commit(10, 20))
-        assert (store.writes.counters.late_commits, list(store.writes.counters.late_ts)) == (1, [20])
+        assert (store.writes.late_commits, list(store.writes.late_ts)) == (1, [20])
         assert await binlogs_of(store) == [merged(10, 20)]
         await write(store, commit(10, 20))
-        assert store.writes.counters.late_commits == 1
+        assert store.writes.late_commits == 1
 
 
 # Rollbacks of copies (rule 5)
@@ -238,7 +238,7 @@ async def test_rule_5_rollback_before_its_prewrite_refuses_it_also_after_restart
         await write(store, rollback(10))
         assert "rolled back" in str(await refused(store, prewrite(10)))
         assert isinstance(await refused(store, commit(10, 20)), Conflict)
-        assert store.pending_count == 0
+        assert len(store.pending) == 0
     async with opened(tmp_path, SetClock(100)) as store:
         assert isinstance(await refused(store, prewrite(10)), Conflict)
         await write(store, rollback(10))
@@ -313,7 +313,7 @@ async def test_settle_commits_or_rolls_back_pending_prewrite(tmp_path: Path) -> 
         await write(store, prewrite(10), prewrite(11))
         await store.writes.settle(10, 20)
         await store.writes.settle(11, 0)
-        with pytest.raises(NoSuchPrewrite):
+        with pytest.raises(NoSuchBinlog):
             await store.writes.settle(11, 0)
         await store.resolver.refresh()
         assert await binlogs_of(store) == [merged(10, 20)]

@@ -10,9 +10,9 @@ import structlog
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
+from binlog.errors import BinlogError
 from binlog.runtime import metrics
 
-from pump.errors import DrainerUnreadable
 from pump.tasks.drainer_lag import DrainerLag, far_behind
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, opened
@@ -65,5 +65,5 @@ async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> Non
         assert 'binlog_pump_detected_drainer_binlog_purge_count{id="lag far"} 1.0' in text
         assert "lag near" not in text
         await etcd.put("/tidb-binlog/v1/drainers/broken", b"{")
-        with pytest.raises(DrainerUnreadable):
+        with pytest.raises(BinlogError, match="drainers/broken"):
             await lag.poll()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.kv import KV
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.published_jobs import key_of_version
 from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writer
 from binlog.envelope import merge, scan, writer_of
 from binlog.errors import EtcdError
@@ -17,7 +17,7 @@ from binlog.tidb.job import ActionType, Job
 
 from pump.errors import RolledBack
 from pump.rpc.extension_service import ExtService
-from pump.rpc.methods import code_number
+from pump.rpc.methods import code_of
 from pump.rpc.original_service import Gate
 from pump.store.store import Store
 from pump.tasks.expired_writers import ExpiredWriters
@@ -50,10 +50,10 @@ async def test_prewrites_of_expired_writer_only_are_rolled_back(tmp_path: Path) 
         assert await expired.poll() == 0, "both live"
         etcd.expire(lease)
         assert await expired.poll() == 2
-        assert [entry.start_ts for entry in store.pending(10)] == [10, 30]
+        assert [entry.start_ts for entry in store.pending.first(10)] == [10, 30]
         late = await refused(store, commit(20, 50))
         assert isinstance(late, RolledBack), "a writer that only slept is told so"
-        assert code_number(late) == ABORTED
+        assert code_of(late) == ABORTED
         assert isinstance(await refused(store, prewrite(40, writer=dead)), RolledBack), "a copy that comes late"
         await write(store, commit(10, 60))
         assert await expired.poll() == 0
@@ -66,11 +66,11 @@ async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path)
     async with opened(tmp_path) as store:
         await write(store, prewrite(10, writer=dead), prewrite(20, writer=alive), prewrite(30))
     async with opened(tmp_path) as store:
-        assert {entry.start_ts: entry.writer for entry in store.pending(10)} == {10: dead, 20: alive, 30: b""}
+        assert {entry.start_ts: entry.writer for entry in store.pending.first(10)} == {10: dead, 20: alive, 30: b""}
         assert await looking(store, etcd).poll() == 1
-        assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
+        assert [entry.start_ts for entry in store.pending.first(10)] == [20, 30]
     async with opened(tmp_path) as store:
-        assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
+        assert [entry.start_ts for entry in store.pending.first(10)] == [20, 30]
         assert isinstance(await refused(store, commit(10, 50)), RolledBack)
 
 
@@ -82,10 +82,10 @@ async def test_no_prewrite_is_rolled_back_while_etcd_is_down(tmp_path: Path) -> 
         etcd.fail()
         with pytest.raises(EtcdError):
             await expired.poll()
-        assert store.is_pending(10)
+        assert 10 in store.pending
         etcd.recover()
         assert await expired.poll() == 1
-        assert not store.is_pending(10)
+        assert 10 not in store.pending
 
 
 class Meanwhile(MemoryEtcd):
@@ -112,8 +112,8 @@ async def test_prewrite_of_writer_registered_during_check_is_kept(tmp_path: Path
 
         etcd.happens = new_writer  # type: ignore[method-assign]
         assert await looking(store, etcd).poll() == 1
-        assert not store.is_pending(10)
-        assert store.is_pending(20)
+        assert 10 not in store.pending
+        assert 20 in store.pending
 
 
 async def test_commit_during_expiry_check_wins_over_rollback(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_commit_during_expiry_check_wins_over_rollback(tmp_path: Path) -> 
         etcd.happens = wakes  # type: ignore[method-assign]
         assert await looking(store, etcd).poll() == 1, "the other one"
         assert store.reads.outcome(10) == 30
-        assert store.pending_count == 0
+        assert len(store.pending) == 0
 
 
 async def test_commit_and_rollback_in_one_batch_have_one_outcome(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_commit_and_rollback_in_one_batch_have_one_outcome(tmp_path: Path)
             errors = [e for r in results for e in (r if isinstance(r, list) else [r]) if isinstance(e, BaseException)]
             assert len(errors) == 1, results
             assert (store.reads.outcome(start_ts) == commit_ts) is not isinstance(errors[0], RolledBack)
-            assert not store.is_pending(start_ts)
+            assert start_ts not in store.pending
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -154,12 +154,12 @@ async def test_expired_ddl_prewrite_is_settled_by_published_job(tmp_path: Path, 
         query="CREATE TABLE t (a INT);", schema_version=3, start_ts=10, real_start_ts=10, finished_ts=15,
     )  # fmt: skip
     if published:
-        await PublishedJobs(etcd).publish(3, job.dump())
+        await etcd.put(key_of_version(3), job.dump())
     async with opened(tmp_path, SetClock(1000)) as store:
         await write(store, prewrite(10, job=7, writer=secrets.token_bytes(16)))
         assert await looking(store, etcd).poll() == 1
         assert store.reads.outcome(10) == (15 if published else 0)
-        assert store.pending_count == 0
+        assert len(store.pending) == 0
         await store.resolver.refresh()
         assert [scan(payload).ddl_job_id for payload in await binlogs_of(store)] == [7] * published
         late = await refused(store, commit(10, 15))
@@ -195,14 +195,10 @@ async def test_watermark_names_oldest_pending_prewrite(tmp_path: Path) -> None:
         gate.closed = ""
         service = ExtService(store, gate, node_id="p", state=lambda: "online")
 
-        async def watermark() -> pb.WatermarkResp:
-            request = pb.WatermarkReq(cluster_id=1).SerializeToString()
-            return pb.WatermarkResp.FromString(await service.watermark(request))
-
-        assert not (await watermark()).HasField("oldest_pending")
-        start_ts = (await watermark()).resolved_ts + 1
+        assert not (await service.watermark(pb.WatermarkReq())).HasField("oldest_pending")
+        start_ts = (await service.watermark(pb.WatermarkReq())).resolved_ts + 1
         await write(store, prewrite(start_ts, job=9, writer=writer), prewrite(start_ts + 5))
-        found = await watermark()
+        found = await service.watermark(pb.WatermarkReq())
         assert found.resolved_ts == start_ts - 1
         oldest = found.oldest_pending
         assert (oldest.start_ts, oldest.ddl_job_id, oldest.writer) == (start_ts, 9, writer)

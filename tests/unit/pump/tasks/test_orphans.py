@@ -99,7 +99,7 @@ async def test_orphaned_prewrite_below_gc_safepoint_is_never_rolled_back(
         assert await orphans.poll() == (1 if reached else 0)
         if not reached:
             return  # the rollback was there before the safepoint moved
-        assert [(entry.start_ts, entry.safepoint_ts) for entry in store.pending_below_safepoint()] == [(START, START)]
+        assert [(entry.start_ts, entry.safepoint_ts) for entry in store.pending.below_safepoint()] == [(START, START)]
         if not locked and collect_at != "KvCheckTxnStatus":
             assert not tikv.asked_status, "asking would leave a rollback for the next one to believe"
         tikv.collect_at, tikv.writes = "", [(PUT, START, COMMIT)]
@@ -107,7 +107,7 @@ async def test_orphaned_prewrite_below_gc_safepoint_is_never_rolled_back(
         assert await orphans.poll() == 1
         assert len(tikv.keys) == asked, "what TiKV has forgotten stays so, and others wait to be asked about"
         await store.writes.settle(START, COMMIT)
-        assert not store.pending_below_safepoint()
+        assert not store.pending.below_safepoint()
 
 
 async def test_orphaned_prewrite_above_safepoint_is_rolled_back_and_found_commit_is_taken(
@@ -133,7 +133,7 @@ async def test_orphaned_prewrite_stays_pending_if_pd_returns_no_safepoint(tmp_pa
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
         assert await looking(store, tikv).poll() == 1
-        assert not store.pending_below_safepoint()
+        assert not store.pending.below_safepoint()
 
 
 async def test_orphaned_prewrite_without_trace_stays_pending_where_services_write(

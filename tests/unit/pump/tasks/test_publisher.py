@@ -14,7 +14,7 @@ import pytest
 from binlog.cluster.node import SOURCE_LABEL, NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
-from binlog.envelope import encode_binlog
+from binlog.envelope import encode_binlog, scan
 from binlog.topic.message import TopicError
 
 from drainer.pumps.topic import TopicChain
@@ -22,6 +22,7 @@ from pump.errors import DamagedRecord
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
 from pump.tasks.publisher import Publisher
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.memory_topic import Killed, MemoryTopic, MemoryWriter
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, write
@@ -69,6 +70,20 @@ async def test_topic_has_what_a_pull_serves_in_messages_below_the_limit(tmp_path
         assert len(topic.messages) > len(SIZES), "large ones are in parts"
         for after_ts in (0, 15, 20, 35):
             assert topic.pull(after_ts, 60) == await binlogs_of(store, after_ts, 60)
+
+
+@pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
+async def test_topic_has_what_a_pull_serves_of_a_recording(tmp_path: Path, capture: CaptureSet) -> None:
+    topic, end_ts = MemoryTopic(), capture.meta["scenario_end_ts"]
+    async with opened(tmp_path, SetClock(end_ts)) as store:
+        await write(store, *capture.writes)
+        store.resolver.advance(end_ts)
+        served = await binlogs_of(store, 0, end_ts)
+        await published(store, topic)
+        assert len(served) >= len(capture.binlogs)
+        assert topic.pull(0, end_ts) == served
+        middle_ts = scan(served[len(served) // 2]).commit_ts
+        assert topic.pull(middle_ts, end_ts) == await binlogs_of(store, middle_ts, end_ts)
 
 
 async def test_publisher_killed_at_any_message_goes_on_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:

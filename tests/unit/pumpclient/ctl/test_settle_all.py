@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import structlog
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.published_jobs import key_of_version
 from binlog.cluster.writers import living_writers
 from binlog.tidb.job import ActionType, Job
 
 from pumpclient.ctl import settle
 from pumpclient.ctl.errors import CommandError
-from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
+from pumpclient.payload import DdlFields, prewrite_payload
 from tests.unit.pumpclient.ctl.test_commands import session
 from tests.unit.pumpclient.sdk.conftest import Shop
 
@@ -39,9 +39,9 @@ async def shop() -> AsyncIterator[Shop]:
     a.store(prewrite_payload(100, b"k", b""))
     a.store(prewrite_payload(110, b"k", b"", b"d" * 16))
     a.store(prewrite_payload(120, b"k", b"", living))
-    b.store(ddl_prewrite_payload(300, b"k", DdlFields(7, b"CREATE DATABASE s", 5)))
-    b.store(ddl_prewrite_payload(310, b"k", DdlFields(8, b"CREATE DATABASE t", 5)))
-    await PublishedJobs(made.etcd).publish(1, JOB.dump())
+    b.store(prewrite_payload(300, b"k", None, ddl=DdlFields(7, b"CREATE DATABASE s", 5)))
+    b.store(prewrite_payload(310, b"k", None, ddl=DdlFields(8, b"CREATE DATABASE t", 5)))
+    await made.etcd.put(key_of_version(1), JOB.dump())
     yield made
     await made.close()
 

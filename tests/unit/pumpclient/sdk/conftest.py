@@ -18,6 +18,7 @@ from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.service import Service
 from pumpclient.writer import Limits
+from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import FAST, Field
 
 
@@ -34,9 +35,6 @@ class Counted:
             self.fail -= 1
             raise TimestampUnavailable("no timestamp today")
         return next(self._numbers)
-
-    async def batch(self, count: int) -> list[int]:
-        return [await self.get() for _ in range(count)]
 
     async def close(self) -> None:
         return
@@ -63,8 +61,8 @@ class Shop(Field):
             client=client,
             timestamps=self.timestamps,
             rowids=itertools.count(7),
-            lease=lease,
-            permits=permits,
+            lease=lease or WriterLease(self.etcd, keep=KeepAliveTask),
+            permits=permits or Permits(),
             on_transaction=on_transaction,
         )
         await service.open()

@@ -164,7 +164,7 @@ async def test_accept_added_lets_old_service_version_use_altered_table(shop: Sho
     assert before.bound is not None and again.bound is not None
     assert [(c.id, c.name) for c in again.bound.info.columns] == [(c.id, c.name) for c in before.bound.info.columns]
     codecs = [RowCodec("shop", table.bound.info) for table in (before, again) if table.bound is not None]
-    first, second = (codec.insert_stored({"id": 7, "note": "x"}, rowid=0) for codec in codecs)
+    first, second = (codec.insert({"id": 7, "note": "x"}, rowid=0) for codec in codecs)
     assert first == second
     async with old.transaction() as txn:
         txn.insert(again, {"id": 7, "note": "x"})

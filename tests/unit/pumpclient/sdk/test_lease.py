@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from binlog.cluster.keepalive import KeepAliveTask, KeepAliveThread, boot_clock_s
+from binlog.cluster.keepalive import KeepAliveThread
 from binlog.cluster.kv import Compare, Lease, Put
+from binlog.cluster.tso import boot_clock_s
 from binlog.cluster.writers import WRITERS_PREFIX, key_of_writer, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
@@ -15,6 +16,7 @@ from binlog.errors import EtcdError
 from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
 from pumpclient.sdk.ddl import DdlLockLost
 from pumpclient.sdk.lease import WriterLease
+from tests.support.keep_alive_task import KeepAliveTask
 from tests.support.memory_etcd import MemoryEtcd, MemoryLease
 from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -47,7 +49,7 @@ def sleep_through(shop: Shop, service: Service) -> None:
     held = service._lease._held
     assert held is not None
     shop.etcd.expire(held.lease.id)
-    held.kept.until_s = boot_clock_s() - 1  # type: ignore[misc]
+    held.kept.until_s = boot_clock_s() - 1
 
 
 async def test_every_prewrite_names_its_living_writer(shop: Shop) -> None:
@@ -83,7 +85,7 @@ async def test_writer_lease_continues_if_etcd_still_has_it(shop: Shop) -> None:
     service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
     held = service._lease._held
     assert held is not None
-    held.kept.until_s = 0  # type: ignore[misc]
+    held.kept.until_s = 0
     async with service.transaction() as txn:
         txn.insert(table, {"id": 1})
     assert len(set(writers(shop.pumps["a"]))) == 1
@@ -178,7 +180,7 @@ async def test_writer_lease_time_counts_from_before_each_request() -> None:
         held = lease._held
         assert held is not None
         assert held.kept.until_s <= etcd.asked_s + 1
-        held.kept.until_s = 0  # type: ignore[misc]
+        held.kept.until_s = 0
     kept, granted_s = KeepAliveTask(held.lease, boot_clock_s()), etcd.asked_s
     await until(lambda: etcd.asked_s > granted_s)
     assert kept.until_s <= etcd.asked_s + 1
@@ -219,7 +221,7 @@ class Lossy(MemoryEtcd):
 
 async def test_writer_id_with_lost_registration_answer_is_not_used() -> None:
     etcd = Lossy()
-    lease = WriterLease(etcd)
+    lease = WriterLease(etcd, keep=KeepAliveTask)
     with pytest.raises(EtcdError):
         await lease.enter()
     (lost,) = await living_writers(etcd)

@@ -23,6 +23,7 @@ from pumpclient.sdk import (
 )
 from pumpclient.sdk import ddl as sdk_ddl
 from pumpclient.sdk.lease import WriterLease
+from tests.support.keep_alive_task import KeepAliveTask
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -254,7 +255,7 @@ async def test_lease_retired_while_etcd_is_asked_about_it_is_not_used_again() ->
     lease = WriterLease(etcd, keep=held)
     use, under_way = await lease.enter(), await lease.enter()  # so that the lease lives on
     assert lease._held is not None
-    lease._held.kept.until_s = 0  # type: ignore[misc]
+    lease._held.kept.until_s = 0
     asking = asyncio.create_task(lease.enter())
     await etcd.asked.wait()
     use.end(decided=False)
@@ -269,7 +270,7 @@ async def test_lease_retired_while_etcd_is_asked_about_it_is_not_used_again() ->
 
 async def test_service_close_ends_retired_leases() -> None:
     etcd = MemoryEtcd()
-    lease = WriterLease(etcd)
+    lease = WriterLease(etcd, keep=KeepAliveTask)
     uses = [await lease.enter(), await lease.enter()]
     uses[0].end(decided=False)
     await lease.enter()

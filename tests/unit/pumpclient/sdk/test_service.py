@@ -33,6 +33,7 @@ from pumpclient.sdk import (
 from pumpclient.sdk.ddl import DdlLockLost
 from pumpclient.sdk.lock import LOCK_KEY, DdlLockTimeout, ddl_lock
 from pumpclient.sdk.service import Service
+from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault
@@ -334,11 +335,11 @@ async def test_lost_ddl_lock_publishes_no_job_and_rolls_back_prewrite(shop: Shop
 
 
 async def test_ddl_lock_times_out_while_held_and_is_free_afterwards(shop: Shop) -> None:
-    async with ddl_lock(shop.etcd, "somebody"):
+    async with ddl_lock(shop.etcd, "somebody", KeepAliveTask):
         with pytest.raises(DdlLockTimeout, match="somebody holds it"):
-            async with ddl_lock(shop.etcd, "me", wait_s=0.05):
+            async with ddl_lock(shop.etcd, "me", KeepAliveTask, wait_s=0.05):
                 pass
-    async with ddl_lock(shop.etcd, "me", wait_s=0.05):
+    async with ddl_lock(shop.etcd, "me", KeepAliveTask, wait_s=0.05):
         pass
 
 

@@ -15,7 +15,7 @@ from binlog.tidb.time import Civil, date_text, datetime_text, duration_text, pac
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import strategies as st
 
-from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_encoder
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Table
@@ -160,20 +160,10 @@ CASES: dict[str, Case] = {
 def ready(table: Table, options: ProtocolOptions, **more: Any) -> tuple[AvroEncoder, KnownSchemas]:
     """An encoder with ids for the table's schemas, and the schemas by those ids."""
     options = replace(options, **more)
-    encoder = make_encoder(options).in_topic(TOPIC)
+    encoder = AvroEncoder(options).in_topic(TOPIC)
     numbered = list(enumerate(encoder.required_schemas(TOPIC, table), 1))
     ids = merged({}, [(required, number) for number, required in numbered])
     return encoder.with_ids(ids), KnownSchemas({number: required.schema for number, required in numbered})
-
-
-def with_arrays(encoder: AvroEncoder, table: Table) -> AvroTableEncoder:
-    """However few rows there are."""
-    return AvroTableEncoder(table, encoder.options, encoder.ids, encoder.topic, vector_rows_min=1)
-
-
-def one_by_one(encoder: AvroEncoder, table: Table) -> AvroTableEncoder:
-    """However many rows there are."""
-    return AvroTableEncoder(table, encoder.options, encoder.ids, encoder.topic, vector_rows_min=1 << 30)
 
 
 def rows_of(draw: st.DrawFn, cases: Sequence[Case], count: int) -> list[list[DecodedValue]]:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.decoder import make_decoder
-from drainer.protocol.avro.encoder import make_encoder
+from drainer.protocol.avro.decoder import AvroDecoder
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
@@ -53,7 +53,7 @@ def messages(**more: Any) -> tuple[bytes, bytes, Any]:
     (made,) = encoder.table(table).encode(make_changes(table, Kind.UPDATE, old=[empty], new=[row]))
     assert made.key is not None
     assert made.value is not None
-    return made.key, made.value, make_decoder(encoder.options, schemas)
+    return made.key, made.value, AvroDecoder(encoder.options, schemas)
 
 
 def test_avro_message_cut_at_any_byte_is_refused() -> None:
@@ -142,7 +142,7 @@ def test_avro_message_without_key_and_value_is_refused() -> None:
 )
 def test_invalid_watermark_and_ddl_messages_are_refused(value: bytes) -> None:
     with pytest.raises(MessageError):
-        make_decoder(OPTIONS).decode(None, value)
+        AvroDecoder(OPTIONS).decode(None, value)
 
 
 FIELD = {"name": "a", "type": "int"}
@@ -184,7 +184,7 @@ RECORD = {"type": "record", "name": "t", "namespace": "n.s", "fields": [FIELD]}
 def test_invalid_avro_schema_or_record_is_refused(schema: Any, record: bytes) -> None:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(MessageError, match="Avro"):
-        make_decoder(OPTIONS, KnownSchemas({1: text})).decode(None, b"\0\0\0\0\1" + record)
+        AvroDecoder(OPTIONS, KnownSchemas({1: text})).decode(None, b"\0\0\0\0\1" + record)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_invalid_avro_schema_or_record_is_refused(schema: Any, record: bytes) ->
     ],
 )
 def test_table_name_is_taken_from_namespace_and_record_name(schema: dict[str, Any], names: tuple[str, str]) -> None:
-    (event,) = make_decoder(OPTIONS, KnownSchemas({9: json.dumps(schema)})).decode(None, b"\0\0\0\0\x09\2")
+    (event,) = AvroDecoder(OPTIONS, KnownSchemas({9: json.dumps(schema)})).decode(None, b"\0\0\0\0\x09\2")
     assert isinstance(event, RowEvent)
     assert (event.schema, event.table) == names
 
@@ -214,7 +214,7 @@ class Counting:
 
 def test_each_schema_id_is_looked_up_once() -> None:
     schemas = Counting(json.dumps(RECORD))
-    decoder = make_decoder(OPTIONS, schemas)
+    decoder = AvroDecoder(OPTIONS, schemas)
     for _ in range(5):
         decoder.decode(b"\0\0\0\0\1\2", b"\0\0\0\0\2\2")
     assert schemas.asked == 2
@@ -267,7 +267,7 @@ def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
     (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]]))
     assert row.value is not None
     tail = bytes((len(checksum) * 2,)) + checksum.encode() + bytes((corrupted, 2))
-    return row.value[:-3] + tail, make_decoder(CHECKED, schemas)
+    return row.value[:-3] + tail, AvroDecoder(CHECKED, schemas)
 
 
 def test_row_with_wrong_checksum_is_refused() -> None:
@@ -296,7 +296,7 @@ def test_row_marked_corrupted_upstream_is_logged() -> None:
 def test_checksum_of_vector_column_is_compared() -> None:
     field = {"name": "v", "type": {"type": "string", "connect.parameters": {"tidb_type": "TiDBVECTORFloat32"}}}
     fields = [field, {"name": "_tidb_row_level_checksum", "type": "string"}]
-    decoder = make_decoder(OPTIONS, KnownSchemas({1: json.dumps({**RECORD, "fields": fields})}))
+    decoder = AvroDecoder(OPTIONS, KnownSchemas({1: json.dumps({**RECORD, "fields": fields})}))
     true = str(crc32(b"\2\0\0\0\0\0\x80\x3f\0\0\x20\x40")).encode()
     head = b"\0\0\0\0\1\x0e[1,2.5]"
     decoder.decode(None, head + bytes((len(true) * 2,)) + true)
@@ -310,8 +310,8 @@ def test_time_zone_applies_to_timestamp_and_not_to_datetime() -> None:
     table = make_table("s", "t", [("a", FieldType(Tp.TIMESTAMP)), ("b", FieldType(Tp.DATETIME))])
     encoder, schemas = ready(table, replace(OPTIONS, time_zone="Asia/Shanghai"))
     (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[_STAMP, _STAMP]]))
-    (event,) = make_decoder(OPTIONS, schemas).decode(None, row.value)
+    (event,) = AvroDecoder(OPTIONS, schemas).decode(None, row.value)
     assert isinstance(event, RowEvent)
     assert event.new is not None
     assert [column.value for column in event.new.values()] == ["2020-01-02 11:04:05", "2020-01-02 03:04:05"]
-    assert make_encoder(OPTIONS).options.time_zone == "UTC"
+    assert AvroEncoder(OPTIONS).options.time_zone == "UTC"

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.decoder import make_decoder
+from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import CASES, Case, one_by_one, ready, rows_of, with_arrays
+from tests.unit.drainer.protocol.avro.cases import CASES, Case, ready, rows_of
 
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True)
 COMMIT_TS = 415508878783938562
@@ -33,10 +33,9 @@ def check(
     encoder, schemas = ready(table, OPTIONS, avro_defaults=defaults, **chosen)
     full = [[n - 1, *row] for n, row in enumerate(rows)]
     changes = make_changes(table, Kind.INSERT, new=full, commit_ts=COMMIT_TS)
-    encoded = with_arrays(encoder, table).encode(changes)
-    assert one_by_one(encoder, table).encode(changes) == encoded
+    encoded = encoder.table(table).encode(changes)
     assert [row.commit_ts for row in encoded] == [COMMIT_TS] * len(rows)
-    decoder = make_decoder(encoder.options, schemas)
+    decoder = AvroDecoder(encoder.options, schemas)
     parsed = fastavro.parse_schema(json.loads(schemas.schema(2)))
     for n, (row, made) in enumerate(zip(full, encoded, strict=True)):
         assert made.key == b"\0\0\0\0\1" + bytes((((n - 1) << 1) ^ ((n - 1) >> 63),))

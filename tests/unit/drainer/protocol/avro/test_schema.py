@@ -12,7 +12,7 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.encoder import make_encoder
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import avro_name, compact_json, key_subject, table_schemas, value_subject
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.errors import EncodeError
@@ -66,7 +66,7 @@ def test_compact_json_escapes_text_as_go_does() -> None:
 def test_table_without_handle_key_has_no_key_schema() -> None:
     table = make_table("s", "t", [("a", INT)])
     assert table_schemas(table, TICDC).key is None
-    assert [one.subject for one in make_encoder(TICDC).required_schemas("x.y", table)] == ["x_y-value"]
+    assert [one.subject for one in AvroEncoder(TICDC).required_schemas("x.y", table)] == ["x_y-value"]
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,6 @@ def test_watermark_is_sent_only_with_tidb_extension() -> None:
 
 def test_options_unsupported_by_debezium_are_refused() -> None:
     for option in (
-        replace(OPTIONS, large_message_handle_option="claim-check"),
         replace(OPTIONS, only_output_updated_columns=True),
         replace(OPTIONS, delete_only_output_handle_key_columns=True),
     ):

@@ -10,8 +10,8 @@ from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.open.encoder import make_encoder
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.column_type import ColumnType, DecodedValue

@@ -16,9 +16,8 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.open.decoder import make_decoder
-from drainer.protocol.open.encoder import make_encoder
 from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
@@ -155,9 +154,7 @@ def test_delete_with_handle_key_option_has_only_handle_key_columns() -> None:
     (event,) = events(make_changes(SMALL, Kind.DELETE, old=[(1, b"a")]), options)
     assert isinstance(event, RowEvent)
     assert (values(event.old), event.handle_only) == ({"id": 1}, False)
-    with pytest.raises(
-        EncodeError, match=r"not found handle key columns for the delete event: `test`.`t2`, commit_ts 7"
-    ):
+    with pytest.raises(EncodeError, match=r"`test`.`t2` has no handle key, so the delete at commit_ts 7"):
         events(make_changes(KEYLESS, Kind.DELETE, old=[(b"a",)], commit_ts=7), options)
 
 

@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import replace
 from datetime import UTC
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -24,8 +23,6 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.secondary import encoder as secondary
-from drainer.protocol.secondary.encoder import SecondaryTable
 from drainer.protocol.table import Column
 from drainer.row.column_type import TypeClass
 from tests.support.any_changes import KINDS, changes
@@ -170,19 +167,11 @@ def test_transaction_is_one_message_with_its_tables_in_order() -> None:
 
 
 @given(changes())
-def test_many_rows_are_encoded_as_each_alone(one: RowChanges) -> None:
-    """With arrays, for whole messages as well as for rows of transactions that have several."""
+def test_rows_of_several_transactions_are_columns_of_whole_messages(one: RowChanges) -> None:
     apart = replace(one, commit_ts=one.commit_ts + np.arange(len(one), dtype=np.uint64) * 5)
-    compiled = SecondaryTable(one.table, ZoneInfo("UTC"))
-    few, (columns,) = compiled.encode(one), compiled.encode_columns(apart)
+    (columns,) = make_encoder(OPTIONS).table(one.table).encode_columns(apart)
     assert columns.values.to_pylist() == by_library(apart)
     assert columns.keys.null_count == len(one)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(secondary, "VECTOR_ROWS_MIN", 1)
-        patch.delattr(SecondaryTable, "_few")
-        assert compiled.encode(one) == few
-        (many,) = compiled.encode_columns(apart)
-    assert many.values.equals(columns.values)
 
 
 def test_transactions_with_equal_commit_ts_are_separate_messages() -> None:
@@ -241,8 +230,15 @@ def test_decoded_columns_have_upstreams_type_names_and_key_flags() -> None:
     }
 
 
-def test_options_unsupported_by_secondary_binlog_are_refused() -> None:
-    with pytest.raises(ProtocolConfigError, match="time zone"):
+def test_time_zone_unknown_to_secondary_binlog_is_refused() -> None:
+    with pytest.raises(ProtocolConfigError, match="time-zone 'Mars'"):
         make_encoder(ProtocolOptions("secondary-binlog", time_zone="Mars"))
-    with pytest.raises(ProtocolConfigError, match="large-message-handle-option"):
-        make_encoder(ProtocolOptions("secondary-binlog", large_message_handle_option="claim-check"))
+
+
+def test_float_is_double_of_its_four_bytes_and_refused_beyond_them() -> None:
+    table = make_table("s", "t", [("f", FieldType(Tp.FLOAT))])
+    (message,) = messages(make_changes(table, Kind.INSERT, new=[[0.1]]))
+    binlog = pb.Binlog.FromString(message.value or b"")
+    assert binlog.dml_data.tables[0].mutations[0].row.columns[0].double_value == float(np.float32(0.1))
+    with pytest.raises(EncodeError, match="does not fit 4 bytes"):
+        messages(make_changes(table, Kind.INSERT, new=[[3.5e38]]))

@@ -11,11 +11,11 @@ import fastavro
 import pytest
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.varint import encode_varint
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.encoder import varint
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
@@ -188,7 +188,7 @@ def test_message_written_by_fastavro_is_read() -> None:
 def test_number_is_encoded_as_avro_long(value: int) -> None:
     out = BytesIO()
     fastavro.schemaless_writer(out, "long", value)
-    assert varint(value) == out.getvalue()
+    assert encode_varint(value) == out.getvalue()
 
 
 @cache

@@ -83,7 +83,7 @@ async def test_snapshot_has_databases_tables_and_version_at_the_gc_safepoint(tik
     assert (found.ts, found.version, found.running) == (GC_TS, VERSION, ())
     assert {ts for ts, _ in tikv.scanned} == {GC_TS}
     catalog = found.catalog()
-    assert catalog.schemas == {1: "mysql", 2: "d"}
+    assert {i: found.name for i, found in catalog.schemas.items()} == {1: "mysql", 2: "d"}
     shown = {i: (t.schema, t.name, t.versions) for i, t in catalog.tables.items()}
     names = {10: ("d", "t"), 11: ("d", "u"), JOB_TABLE_ID: ("mysql", "tidb_ddl_job")}
     assert shown == {i: (*name, (VERSION,)) for i, name in names.items()}
@@ -134,7 +134,7 @@ def snapshot(*jobs: Job, info: TableInfo | None = None) -> SchemaSnapshot:
 
 
 def test_snapshot_serves_for_positions_well_after_it() -> None:
-    assert snapshot().catalog_for(POSITION_TS, JobHistory()).schemas[2] == "d"
+    assert snapshot().catalog_for(POSITION_TS, JobHistory()).schema_name(2) == "d"
     with pytest.raises(SnapshotUnusable, match="no longer has the schema"):
         snapshot().catalog_for(POSITION_TS - 1, JobHistory())
 

@@ -29,7 +29,6 @@ from drainer.sink.kafka.transactions.control_records import (
     document_of,
     is_marked,
     mark_value,
-    newest_claim,
     taken,
 )
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored
@@ -127,7 +126,7 @@ def test_control_document_reads_back_equal_after_any_compaction(
             log.append(key, value)
         log.compact(compacted)
         assert document_of(log.records, "x") == after
-        claim = newest_claim(log.records, "x")
+        claim = max(claims(log.records, "x"), key=lambda one: one.epoch, default=None)
         assert claim is not None
         assert claim.epoch == epoch
         assert not changed(after, deepcopy(after))
@@ -240,6 +239,6 @@ def test_invalid_control_record_is_refused_with_topic_name(value: bytes) -> None
     with wanted:
         document_of([Record(0, b"0/position", value)], "topic c")
     with pytest.raises(DestinationRefused):
-        newest_claim([Record(0, CLAIM, value)], "topic c")
+        claims([Record(0, CLAIM, value)], "topic c")
     with pytest.raises(DestinationRefused):
         is_marked([Record(0, MARK_KEY, value)], INTENT, "topic c")

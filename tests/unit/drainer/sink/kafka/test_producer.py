@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,16 +163,12 @@ def test_producer_connects_to_brokers_before_its_first_request(monkeypatch: pyte
         def init_transactions(self, timeout: float) -> None:
             asked.append("init")
 
-        def produce(self, *_: object, on_delivery: Callable[[None, SimpleNamespace], None], **__: object) -> None:
-            asked.append("produce")
-            on_delivery(None, SimpleNamespace(offset=lambda: 7))
-
     monkeypatch.setattr(producer_module, "Client", Client)
     Producer({}, transactional_id="t").init("control", RetryDeadline("init", 0.0))
     assert asked == ["control", "control", "init"]
     asked.clear()
-    assert Producer({}).send_plainly("control", 0, Message(b"k", b"v", 0, 0), RetryDeadline("send", 0.0)) == 7
-    assert asked == ["control", "control", "produce"]
+    Producer({}).init("control", RetryDeadline("init", 0.0))
+    assert asked == ["control", "control"]
 
 
 @pytest.mark.parametrize("first", [KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP])

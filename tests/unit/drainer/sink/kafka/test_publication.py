@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.column_selector import SelectorRule
+from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.encoder import Message
 from drainer.protocol.errors import EncodeError
@@ -41,7 +42,7 @@ def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list
     for keys in pieces:
         steps: list[tuple[TableInfo, Step]] = [(INFO, ("insert", {}, {1: key, 2: b"x"})) for key in keys]
         payload = transaction(steps, commit_ts=BEGIN_TS + 5, start_ts=BEGIN_TS)
-        for outgoing in publication.rows(piece(payload, BEGIN_TS, BEGIN_TS + 5), is_piece=True):
+        for outgoing in publication.part_rows(OrderedPart(piece(payload, BEGIN_TS, BEGIN_TS + 5), is_piece=True)):
             decoder = make_decoder(options)
             for message in outgoing.messages:
                 events = decoder.decode(message.key, message.value)
@@ -87,7 +88,7 @@ def sent(
     publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
     if rows_alone:
         publication._columns = lambda routes: []  # type: ignore[method-assign]
-    found = {outgoing.partition: list(outgoing.messages) for outgoing in publication.rows(segment)}
+    found = {outgoing.partition: list(outgoing.messages) for outgoing in publication.part_rows(OrderedPart(segment))}
     for messages in found.values():
         stamps = [message.commit_ts for message in messages]
         assert stamps == sorted(stamps)
@@ -158,7 +159,7 @@ def test_secondary_binlog_holds_all_rows_of_transaction() -> None:
         ]
         builder.add_all([transaction(steps, commit_ts=at + 2, start_ts=at + 1)])
     segment = builder.finish(BEGIN_TS, BEGIN_TS + 10)
-    (outgoing,) = publication.rows(segment)
+    (outgoing,) = publication.part_rows(OrderedPart(segment))
     assert [message.rows for message in outgoing.messages] == counts
 
 
@@ -188,7 +189,8 @@ def test_registered_schemas_hold_only_selected_columns() -> None:
         key, value = publication.required_schemas(tables)
         assert [[field["name"] for field in json.loads(one.schema)["fields"]] for one in (key, value)] == [["id"]] * 2
     ids = merged({}, [(one, number) for number, one in enumerate((key, value), 1)])
-    (outgoing,) = publication.with_ids(ids).with_topics({"shop": 2}, {"shop": 1 << 20}).rows(segment)
+    made = publication.with_ids(ids).with_topics({"shop": 2}, {"shop": 1 << 20})
+    (outgoing,) = made.part_rows(OrderedPart(segment))
     assert [(message.key, message.value) for message in outgoing.messages] == [
         (b"\0\0\0\0\x01\x02", b"\0\0\0\0\x02\x02")
     ]

@@ -10,8 +10,8 @@ import pytest
 from binlog.errors import ConfigError
 
 from drainer.protocol.claim_store import ClaimStoreError
-from drainer.protocol.option_rules import protocols_text
 from drainer.protocol.options import option_table
+from drainer.protocol.registry import protocols_text
 from drainer.sink.base import Identity
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import make
@@ -74,7 +74,7 @@ def test_pickled_kafka_config_keeps_password_and_repr_hides_it() -> None:
         ({"control_topic": "a b"}, "not a valid topic name"),
         ({"required_acks": 1}, "exactly-once needs -1"),
         ({"protocol": "no-such"}, "is not known"),
-        ({"protocol": "avro"}, "schema-registry: avro needs one"),
+        ({"protocol": "avro"}, 'avro requires parameter "schema-registry"'),
         ({"protocol": "avro", "schema_registry": "ftp://x"}, "no http"),
         ({**AVRO, "registry": {"ssl-ca-location": "/nowhere"}}, "TLS files .*/nowhere"),
         ({**AVRO, "registry": {"ssl-key-location": "/k"}}, "ssl-key-location needs ssl-certificate-location"),
@@ -107,8 +107,8 @@ def test_transactional_ids_begin_with_the_control_topic() -> None:
 
 
 def test_sink_connects_to_nothing_before_open() -> None:
-    made = make(section(), SyncerSettings(distributed=False))
-    assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
+    made = make(section(), SyncerSettings())
+    assert made.name == "kafka://k:9092/t"
     made.interrupt()
     made.close(clean=True)
 

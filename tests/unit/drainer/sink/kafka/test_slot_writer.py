@@ -10,6 +10,7 @@ import pytest
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
+from drainer.protocol.errors import EncodeError, SchemaIdMissing
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationDown, Fenced
 from drainer.sink.kafka import slot_writer
@@ -83,12 +84,23 @@ class Unchanged:
 
 
 class Rows:
-    """A publication of one topic."""
+    """A publication of one topic. `refused`: raised behind the first row."""
 
     batch_bytes = 0
 
+    def __init__(self, refused: Exception | None = None) -> None:
+        self._refused = refused
+
     def rows_of_slot(self, *_: object) -> Iterator[Any]:
-        return iter([Outgoing("t", 0, [Message(b"k", b"v", 1, 0)])])
+        yield Outgoing("t", 0, [Message(b"k", b"v", 1, 0)])
+        if self._refused:
+            raise self._refused
+
+    def tables_in(self, segment: ChangeSegment) -> list[Any]:
+        return []
+
+    def required_schemas(self, tables: list[Any]) -> list[Any]:
+        return []
 
 
 @pytest.fixture
@@ -112,8 +124,18 @@ def test_a_slot_gives_up_after_the_time_that_it_was_given(log: list[tuple[str, A
     assert log[-1][0] == "commit"
 
 
-def writer(epoch: int = 3) -> KafkaSlotWriter:
-    publication: Any = Rows()
+def test_slot_whose_rows_are_refused_behind_sent_ones_leaves_no_open_transaction(log: list[tuple[str, Any]]) -> None:
+    """It would hold up readers until transaction-timeout is over."""
+    with pytest.raises(EncodeError, match="no such value"):
+        writer(refused=EncodeError("no such value")).write(0, NO_CHANGES)
+    ended = [("begin", None), ("send", ("t", 0)), ("abort", None)]
+    assert log == ended
+    assert writer(refused=SchemaIdMissing("t")).write(0, NO_CHANGES).chunks == 0
+    assert log == ended * 2
+
+
+def writer(epoch: int = 3, refused: Exception | None = None) -> KafkaSlotWriter:
+    publication: Any = Rows(refused)
     return KafkaSlotWriter(CONFIG, publication, epoch, INTENT, "x", (7, 7, 7), claim_id=CLAIM_ID)
 
 

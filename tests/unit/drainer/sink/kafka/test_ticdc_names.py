@@ -93,7 +93,7 @@ SELECTORS = '[{matcher = ["a.b"], columns = ["*", "!c"]}]'
 # Setting of [sink] → a value in TOML, and what comes of it.
 FILE: dict[str, tuple[str, Outcome]] = {
     "transaction-atomicity": ('"table"', Refused("set none")),
-    "protocol": ('"avro"', Refused("schema-registry: avro needs one")),
+    "protocol": ('"avro"', Refused('avro requires parameter "schema-registry"')),
     "dispatchers": (RULES, Taken("dispatchers.0.partition", "ts", None)),
     "column-selectors": (SELECTORS, Taken("column_selectors.0.columns", ("*", "!c"), None)),
     "schema-registry": ('"http://r:8081"', Taken("schema_registry", "http://r:8081", "")),
@@ -257,7 +257,7 @@ CLAIMS = {"large-message-handle-option": "claim-check", "claim-check-storage-uri
         ({"security": {"enable-tls": False, "ca": __file__}}, "enable-tls is false, and there is a ca"),
         (
             {"protocol": "debezium", "large-message-handle-option": "handle-key-only"},
-            "has no large-message-handle-option",
+            "the protocol debezium has no such messages",
         ),
         (
             {"kafka-config": {"large-message-handle": {"claim-check-raw-value": True, **CLAIMS}}},

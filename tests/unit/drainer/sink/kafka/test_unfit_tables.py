@@ -40,7 +40,7 @@ def opened(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, intent: In
     place = {"addresses": ["k:9092"], "topic": "t"}
     made = make(KafkaSection.model_validate({**place, **settings}, by_name=False), SyncerSettings())
 
-    def transact(*_: object, **__: object) -> bool:
+    def transact(*_: object, **__: object) -> None:
         raise Recorded
 
     driver: Any = SimpleNamespace(

@@ -15,7 +15,7 @@ from tests.support.net_rows import net_columns
 
 
 def shape(table_id: int, unique: tuple[str, ...] = ()) -> TableShape:
-    return TableShape(table_id, "d", f"t{table_id}", ("id",), (0,), "", unique, (Match.PLAIN,))
+    return TableShape(table_id, "d", f"t{table_id}", ("id",), (0,), unique, (Match.PLAIN,))
 
 
 def net(number: int, size: int = 4) -> NetRow:

@@ -11,7 +11,7 @@ from drainer.batch.work import KeyChange, Kind, Match, TableShape
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.full_row_match import condition, exact_single, one_by_one
 
-SHAPE = TableShape(1, "d", "t", ("a", "c"), (), "no key", (), (Match.PLAIN, Match.BINARY_TEXT))
+SHAPE = TableShape(1, "d", "t", ("a", "c"), (), (), (Match.PLAIN, Match.BINARY_TEXT))
 
 
 def change(kind: Kind, old: tuple[bytes, ...] | None, new: tuple[bytes, ...] | None, ts: int = 1) -> KeyChange:

@@ -19,7 +19,7 @@ from tests.support.net_rows import tuples_of
 def shape(*type_classes: TypeClass, names: str = "") -> TableShape:
     columns = tuple(names.split()) or tuple(f"c{n}" for n in range(len(type_classes)))
     match = (Match.PLAIN,) * len(columns)
-    return TableShape(1, "d`b", "t", columns, (0,), "", (), match, type_classes=tuple(f.value for f in type_classes))
+    return TableShape(1, "d`b", "t", columns, (0,), (), match, type_classes=tuple(f.value for f in type_classes))
 
 
 def column(kind: str, charset: str = "", *, nullable: bool = True) -> Column:

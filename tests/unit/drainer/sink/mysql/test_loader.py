@@ -15,7 +15,7 @@ from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_s
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from tests.support.net_rows import tuples_of
 
-TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), "", (), (Match.PLAIN,) * 2, type_classes=("int", "enum"))
+TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), (), (Match.PLAIN,) * 2, type_classes=("int", "enum"))
 ROWS = tuples_of([b"(1,1)", b"(2,0)"])
 SAVEPOINT, BACK = b"SAVEPOINT drainer_load", b"ROLLBACK TO SAVEPOINT drainer_load"
 Warned = tuple[str, int, str]

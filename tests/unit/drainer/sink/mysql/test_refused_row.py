@@ -11,7 +11,7 @@ from drainer.sink.mysql.rows.chunks import Chunk
 from drainer.sink.mysql.rows.slot_writer import beginning, blame
 from tests.support.net_rows import net_columns
 
-TABLES = [TableShape(n, "d", f"t{n}", ("k", "v"), (0,), "", (), ()) for n in (1, 2)]
+TABLES = [TableShape(n, "d", f"t{n}", ("k", "v"), (0,), (), ()) for n in (1, 2)]
 
 
 def chunk_of(first: int, second: int) -> Chunk:

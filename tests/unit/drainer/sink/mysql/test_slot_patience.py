@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from drainer.failures import TRIES_REPORTED, Failures
 from drainer.sink import retry
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Retry
 from drainer.sink.mysql.rows import slot_writer
+from drainer.sink.retry import TRIES_REPORTED, Failures
 
 
 def test_slot_that_succeeds_after_failures_is_cleared_from_status(monkeypatch: pytest.MonkeyPatch) -> None:

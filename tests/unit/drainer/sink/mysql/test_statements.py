@@ -14,7 +14,7 @@ from drainer.changes.net_rows import Tuples
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.statements import deletes, inserts, key_of, quote, replaces, split_row
 
-SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), "", (), (Match.PLAIN, Match.PLAIN))
+SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), (), (Match.PLAIN, Match.PLAIN))
 
 
 def test_text_of_replace_insert_and_delete_is_exact() -> None:

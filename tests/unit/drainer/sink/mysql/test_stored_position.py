@@ -14,8 +14,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.position import Changefeed, store
 from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.sink import MySQLSink
-from drainer.sink.position import ChunkMark, Stored
-from drainer.sink.sql_position import SqlPositionStore
+from drainer.sink.position import Stored
 from drainer.sink.sqlite import sink
 
 WHO = Identity(7, "main", "n")
@@ -26,33 +25,19 @@ TEXT = (
 )
 
 
-def left_behind(intent: str, phase: str) -> SqlPositionStore:
-    """Slot 0 is done, slot 1 has one chunk of two."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    sink.create_tables(connection)
-    connection.execute(f"INSERT INTO {sink.POSITION} VALUES (7,'main',100,5,3,'n',?)", (intent,))
-    for slot, done in ((0, 2), (1, 1)):
-        connection.execute(f"INSERT INTO {sink.MARKS} VALUES (7,'main',200,?,?,100,3,?,2)", (phase, slot, done))
-    return sink.position_store(connection, WHO)
-
-
 @pytest.mark.parametrize("phase", ["direct", "delete", "insert"])
 def test_an_open_range_goes_on_in_its_phase(phase: str) -> None:
-    """Chunks that are done stay done, those that are not are written, and then the range closes."""
-    kept, intent = left_behind(f'{TEXT}, "phase": "{phase}"}}', phase), WHOLE
-    assert kept.read() == Stored(100, 5, 3, "n", intent, phase)
+    """It is read as it was stored, and then the range closes."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    sink.create_tables(connection)
+    intent = f'{TEXT}, "phase": "{phase}"}}'
+    connection.execute(f"INSERT INTO {sink.POSITION} VALUES (7,'main',100,5,3,'n',?)", (intent,))
+    kept = sink.position_store(connection, WHO)
+    assert kept.read() == Stored(100, 5, 3, "n", WHOLE, phase)
     assert Phase(phase) == phase
     epoch = kept.take_epoch(3, "n")
-    kept.write_intent(epoch=epoch, intent=intent, stage=Phase(phase))
-    kept.open_chunks(epoch=epoch, intent=intent, stage=Phase(phase))
-    assert kept.chunk(intent=intent, stage=phase, slot=0) == ChunkMark(epoch, 2, 2)
-    assert kept.unfinished(intent=intent, stage=phase) == [1]
-    assert not kept.step_chunk(epoch=3, intent=intent, stage=phase, slot=1, chunk=1, total=2), "the old driver's"
-    assert not kept.step_chunk(epoch=epoch, intent=intent, stage=phase, slot=1, chunk=0, total=2), "done already"
-    assert kept.step_chunk(epoch=epoch, intent=intent, stage=phase, slot=1, chunk=1, total=2)
-    assert kept.unfinished(intent=intent, stage=phase) == []
-    kept.clear_intent(epoch=epoch, intent=intent, schema_version=6)
-    kept.purge_chunks(intent)
+    kept.write_intent(epoch=epoch, intent=WHOLE, stage=Phase(phase))
+    kept.clear_intent(epoch=epoch, intent=WHOLE, schema_version=6)
     assert kept.read() == Stored(200, 6, epoch, "n")
 
 

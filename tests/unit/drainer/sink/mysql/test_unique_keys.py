@@ -50,7 +50,7 @@ def test_collation_is_coarser_when_it_equates_more_values(here: str, upstream: s
 def shape(*collations: str, key: tuple[int, ...] = (0,), unique: tuple[str, ...] = ()) -> TableShape:
     names = ("a", "b", "c")[: len(collations)]
     match = tuple(Match.BINARY_TEXT if collation else Match.PLAIN for collation in collations)
-    return TableShape(1, "d", "t", names, key, "", unique, match, collations)
+    return TableShape(1, "d", "t", names, key, unique, match, collations)
 
 
 def key(*parts: tuple[str, str], name: str = "PRIMARY", whole: bool = True) -> UniqueKey:

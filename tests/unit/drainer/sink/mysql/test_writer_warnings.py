@@ -13,9 +13,7 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Writer
 from tests.support.net_rows import net_columns
 
-TABLE = TableShape(
-    table_id=1, schema="d", table="t", columns=("id", "v"), key=(0,), why_ordered="", secondary_unique=(), match=()
-)
+TABLE = TableShape(table_id=1, schema="d", table="t", columns=("id", "v"), key=(0,), secondary_unique=(), match=())
 
 
 class Warns:

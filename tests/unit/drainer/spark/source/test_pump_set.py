@@ -91,6 +91,7 @@ def test_source_option_names_ignore_case() -> None:
         ({**URLS, "table": "shop.orders,"}, "table must be database.table"),
         ({**URLS, "table": "a.b.c"}, "table must be database.table"),
         ({**URLS, "history-file": "x"}, "history-file goes with the option table"),
+        ({**URLS, "rules-file": "x"}, "rules-file goes with the option table"),
         ({**URLS, "table": "a.b", "packed": "true"}, "packed and table exclude each other"),
         ({**URLS, "table": "a.b", "schema-changes": "add"}, "schema-changes must be fail or collect"),
         ({**URLS, "table": "a.b", "zero-dates": "x"}, "zero-dates must be null or fail"),

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-BEGIN = "import sys\nfrom drainer.spark.startup import late_pandas\nlate_pandas.install()\n"
+BEGIN = "import sys\nfrom drainer.spark.startup.worker_imports import defer_pandas\ndefer_pandas()\n"
 ARRAY = "import pyarrow as pa\npa.array([1, 2])\n"
 LOADED = "print('loaded' if 'pandas._libs' in sys.modules else 'not loaded')"
 

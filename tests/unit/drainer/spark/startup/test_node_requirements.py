@@ -185,6 +185,17 @@ def test_first_task_failure_is_logged_only_for_missing_requirement(monkeypatch: 
     assert told == [f"node 10.0.0.5 (executor 3) has no module grpc: {node_requirements.INSTALL}"]
 
 
+def test_first_task_failure_without_text_is_not_raised() -> None:
+    """The JVM, which is asked for the text, has ended: the drainer is stopped while it warms up."""
+
+    class WithoutText(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError("the JVM has ended")
+
+    with watched("local[2]"):
+        raise WithoutText
+
+
 def test_last_error_of_this_start_is_found_in_spark_log(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     log.write_text("2026/11/22 06:16:07.724 ERROR Old: of an earlier life\n")

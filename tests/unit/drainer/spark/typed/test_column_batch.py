@@ -37,7 +37,7 @@ def batch_of(reading: Reading, payloads: Sequence[bytes], rows_min: int) -> pa.R
     """The batch, or the error's type and text."""
     changes = Changes(reading, vector_rows_min=rows_min)
     for payload in payloads:
-        changes.add(scan(payload))
+        changes.add(payload)
     try:
         return changes.batch()
     except (BinlogError, pa.ArrowInvalid, OverflowError) as error:
@@ -133,6 +133,12 @@ def test_first_unreadable_row_by_commit_ts_is_reported_for_any_kind() -> None:
     assert "not UTF-8" in found
 
 
+def test_update_with_two_unreadable_images_raises_the_same_error_by_columns_and_rows() -> None:
+    info = table([("id", INT), ("note", TEXT), ("more", TEXT)], handle="id")
+    step: Step = ("update", {1: 1, 2: b"\xff", 3: b"x"}, {1: 1, 2: b"x", 3: b"\xff"})
+    assert "column more" in str(both(reading_of(info), [transaction([(info, step)], commit_ts=BEGIN_TS)]))
+
+
 def test_rows_of_older_and_newer_tables_keep_their_order_in_batch() -> None:
     """A row of an older TableInfo lacks a column; one of a newer has a column that is not public yet."""
     old = table([("id", INT), ("note", TEXT)], handle="id")
@@ -210,7 +216,7 @@ def test_few_rows_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> Non
     info = table([("id", INT)], handle="id")
     changes = Changes(reading_of(info))
     for number in range(3):
-        changes.add(scan(transaction([(info, ("insert", {}, {1: number}))], commit_ts=BEGIN_TS + number)))
+        changes.add(transaction([(info, ("insert", {}, {1: number}))], commit_ts=BEGIN_TS + number))
     assert changes.batch().num_rows == 3
 
 
@@ -221,7 +227,7 @@ def test_typed_batch_is_full_by_transactions_or_bytes(monkeypatch: pytest.Monkey
     changes = Changes(reading_of(info))
     for number in range(3):
         assert not changes.is_full
-        changes.add(scan(transaction([(info, ("insert", {}, {1: number, 2: b"x" * 50}))], commit_ts=BEGIN_TS + number)))
+        changes.add(transaction([(info, ("insert", {}, {1: number, 2: b"x" * 50}))], commit_ts=BEGIN_TS + number))
     assert changes.is_full
     assert changes.batch().num_rows == 3
     assert not changes.is_full

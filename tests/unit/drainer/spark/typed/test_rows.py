@@ -13,7 +13,6 @@ from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
-from drainer.row.transaction import scan
 from drainer.schema.table_versions import Name, Watched, Written
 from drainer.spark.typed import row_reader
 from drainer.spark.typed.fields import Reading, SchemaChanged, TablesUnfit, ValueUnfit, change_schema, chosen, fields_of
@@ -43,7 +42,7 @@ def reading_of(watched: Watched, *, at: int | None = None, collect: bool = False
 def changes_of(reading: Reading, *payloads: bytes) -> list[dict[str, Any]]:
     changes = Changes(reading)
     for payload in payloads:
-        changes.add(scan(payload))
+        changes.add(payload)
     found: list[dict[str, Any]] = changes.batch().to_pylist()
     assert changes.batch().num_rows == 0
     return found

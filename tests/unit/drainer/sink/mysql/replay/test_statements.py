@@ -8,57 +8,64 @@ import pytest
 from binlog.tidb.types import Tp
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change
-from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
-from drainer.sink.mysql.replay.statements import BYTES_MAX, ROWS_MAX, RowStatement, TableThere, literal, statements
+from drainer.protocol.event import Change, ColumnValue, RowEvent, Value
+from drainer.sink.mysql.replay.destination import typed
+from drainer.sink.mysql.replay.statements import LIMITS, RowStatement, TableThere, literal, statements
 from drainer.sink.replay import to_utc
 
 PRIMARY = TableThere((("id",), ("k",)))
 NONE = TableThere(())
 
 
-def column(name: str, value: PlainValue, changed: PlainValue = None, tp: Tp = Tp.LONG, kind: str = "int") -> FileColumn:
-    return FileColumn(name, int(tp), kind, value, changed)
+Cells = tuple[str, ColumnValue, ColumnValue]  # the column's name, its value, and the new value of an update
 
 
-def text(name: str, value: PlainValue, changed: PlainValue = None) -> FileColumn:
+def column(name: str, value: Value, changed: Value = None, tp: Tp = Tp.LONG, kind: str = "int") -> Cells:
+    old, new = (ColumnValue(one, int(tp), type_name=kind) for one in (value, changed))
+    return name, old, new
+
+
+def text(name: str, value: Value, changed: Value = None) -> Cells:
     return column(name, value, changed, Tp.VARCHAR, "varchar")
 
 
-def event(change: Change, *columns: FileColumn) -> FileEvent:
-    return FileEvent("d", "t", change, columns)
+def event(change: Change, *columns: Cells) -> RowEvent:
+    first, second = ({name: cells[at] for name, *cells in columns} for at in (0, 1))
+    old = None if change is Change.INSERT else first
+    new = None if change is Change.DELETE else second if change is Change.UPDATE else first
+    return RowEvent(change, 5, "d", "t", old, new)
 
 
-def made(there: TableThere, *events: FileEvent, safe: bool = False, flavour: str = "mysql") -> list[RowStatement]:
+def made(there: TableThere, *events: RowEvent, safe: bool = False, flavour: str = "mysql") -> list[RowStatement]:
     return list(statements(events, {("d", "t"): there}, flavour, safe=safe))
 
 
-def sql(there: TableThere, *events: FileEvent, safe: bool = False, flavour: str = "mysql") -> list[str]:
+def sql(there: TableThere, *events: RowEvent, safe: bool = False, flavour: str = "mysql") -> list[str]:
     return [one.sql.decode() for one in made(there, *events, safe=safe, flavour=flavour)]
 
 
 @pytest.mark.parametrize(
-    ("found", "value", "wanted"),
+    ("found", "wanted"),
     [
-        (column("c", 5), None, b"NULL"),
-        (column("c", 5), -5, b"-5"),
-        (column("c", 5, tp=Tp.DOUBLE, kind="double"), 1e300, b"1e+300"),
-        (text("c", b""), b"it's \\ a", b"'it\\'s \\\\ a'"),
-        (text("c", b""), b"\xff", b"x'ff'"),
-        (column("c", b"", tp=Tp.BLOB, kind="blob"), b"a'\x00", b"X'612700'"),
-        (column("c", b"", tp=Tp.VARCHAR, kind="varbinary"), b"", b"X''"),
-        (column("c", b"", tp=Tp.NEWDECIMAL, kind="decimal"), b"-1.50", b"-1.50"),
-        (column("c", b"", tp=Tp.DATETIME, kind="datetime"), b"0000-00-00 00:00:00", b"'0000-00-00 00:00:00'"),
+        (column("c", None), b"NULL"),
+        (column("c", -5), b"-5"),
+        (column("c", 1e300, tp=Tp.DOUBLE, kind="double"), b"1e+300"),
+        (text("c", "it's \\ a"), b"'it\\'s \\\\ a'"),
+        (text("c", b"\xff"), b"x'ff'"),
+        (column("c", b"a'\x00", tp=Tp.BLOB, kind="blob"), b"X'612700'"),
+        (column("c", b"", tp=Tp.VARCHAR, kind="varbinary"), b"X''"),
+        (column("c", "-1.50", tp=Tp.NEWDECIMAL, kind="decimal"), b"-1.50"),
+        (column("c", "0000-00-00 00:00:00", tp=Tp.DATETIME, kind="datetime"), b"'0000-00-00 00:00:00'"),
     ],
 )
-def test_literal_of_each_column_type_is_valid_sql(found: FileColumn, value: PlainValue, wanted: bytes) -> None:
-    assert literal(found, value) == wanted
+def test_literal_of_each_column_type_is_valid_sql(found: Cells, wanted: bytes) -> None:
+    assert literal(*found[:2]) == wanted
 
 
 def test_invalid_decimal_text_is_refused() -> None:
     """It stands in a statement as it is."""
     with pytest.raises(MessageError, match="no DECIMAL"):
-        literal(column("c", b"", tp=Tp.NEWDECIMAL, kind="decimal"), b"1; drop table t")
+        literal(*column("c", "1; drop table t", tp=Tp.NEWDECIMAL, kind="decimal")[:2])
 
 
 def test_where_clause_uses_first_key_without_null() -> None:
@@ -92,7 +99,7 @@ def test_update_sets_every_written_column_except_generated() -> None:
     update = event(Change.UPDATE, column("id", 1, 2), text("v", b"a", None), column("g", 5, 6))
     (statement,) = made(there, update)
     assert statement.sql == b"UPDATE `d`.`t` SET `id`=2,`v`=NULL WHERE `id`<=>1 LIMIT 1"
-    assert (statement.rows, statement.columns, statement.tuples) == (1, ("id", "v"), ((b"2", b"NULL"),))
+    assert (statement.rows, statement.columns, statement.tuples) == (1, ("id", "v"), (b"(2,NULL)",))
 
 
 def test_consecutive_inserts_share_statement() -> None:
@@ -109,9 +116,9 @@ def test_consecutive_inserts_share_statement() -> None:
 
 
 def test_insert_statements_are_bounded_in_rows_and_bytes() -> None:
-    many = [event(Change.INSERT, column("id", n)) for n in range(ROWS_MAX + 1)]
-    assert [one.rows for one in made(PRIMARY, *many)] == [ROWS_MAX, 1]
-    large = [event(Change.INSERT, text("v", b"x" * (BYTES_MAX // 2))) for _ in range(3)]
+    many = [event(Change.INSERT, column("id", n)) for n in range(LIMITS.statement_rows_max + 1)]
+    assert [one.rows for one in made(PRIMARY, *many)] == [LIMITS.statement_rows_max, 1]
+    large = [event(Change.INSERT, text("v", b"x" * (LIMITS.statement_bytes_max // 2))) for _ in range(3)]
     assert [one.rows for one in made(PRIMARY, *large)] == [1, 1, 1]
 
 
@@ -132,8 +139,19 @@ def test_safe_mode_statements_accept_any_number_of_affected_rows() -> None:
 
 def test_timestamp_text_is_converted_to_utc_with_its_fraction() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    assert to_utc(b"2024-07-01 00:30:00", berlin) == b"2024-06-30 22:30:00"
-    assert to_utc(b"2024-01-01 00:30:00.120", berlin) == b"2023-12-31 23:30:00.120"
-    assert to_utc(b"0000-00-00 00:00:00", berlin) == b"0000-00-00 00:00:00"
+    assert to_utc("2024-07-01 00:30:00", berlin) == "2024-06-30 22:30:00"
+    assert to_utc("2024-01-01 00:30:00.120", berlin) == "2023-12-31 23:30:00.120"
+    assert to_utc("0000-00-00 00:00:00", berlin) == "0000-00-00 00:00:00"
     with pytest.raises(MessageError, match="is no TIMESTAMP"):
-        to_utc(b"soon", berlin)
+        to_utc("soon", berlin)
+
+
+@pytest.mark.parametrize("code", [Tp.TIMESTAMP, Tp.DATETIME, 0], ids=["timestamp", "datetime", "unknown"])
+@pytest.mark.parametrize("kind", ["timestamp", "datetime"])
+def test_time_of_a_file_is_moved_from_its_zone_if_it_is_upstreams_timestamp(code: int, kind: str) -> None:
+    """Whatever the destination has made of that column; its type decides where a message does not say upstream's."""
+    there = TableThere((), types={"at": kind})
+    row = RowEvent(Change.INSERT, 5, "d", "t", None, {"AT": ColumnValue("2024-07-01 12:00:00", code)})
+    moved = code == Tp.TIMESTAMP or (not code and kind == "timestamp")
+    new = typed(row, there, ZoneInfo("Europe/Berlin")).new or {}
+    assert new["AT"].value == f"2024-07-01 {'10' if moved else '12'}:00:00"

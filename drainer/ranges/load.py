@@ -1,0 +1,200 @@
+"""Loads all tables into an empty destination, as upstream had them at its position: a first load.
+
+What is next is decided by what the destination has recorded (sink.base.TableLoad), so whatever ends a load, the next
+one continues it. All tables are divided before the first range is loaded, so it is known how many ranges are left, also
+after a restart. A range is a batch (P, P] at the destination's position P, in one transaction of the driver: rows are
+written, the count of the table's loaded ranges moves, and the position stays. The transaction is that of every batch,
+which checks epoch, position and that no range is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow.compute as pc
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import DBInfo
+
+from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
+from drainer.changes.key import identities
+from drainer.changes.net_rows import NetColumns
+from drainer.ranges.progress import LoadProgress
+from drainer.ranges.upstream import DefinitionChanged, Range, Snapshot, SnapshotGone, Source, UpstreamDown
+from drainer.row.format import Format
+from drainer.schema.job_policy import RewriteRules
+from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.schema.view import SchemaView, TableVersions
+from drainer.sink.base import SCHEMA_ID, LoadsTables, NetSink, TableLoad, unfinished
+from drainer.sink.errors import DdlFailed
+
+TRIES_MAX: Final = 60
+_PAUSE_S: Final = 5.0
+_log = get_logger(__name__)
+
+
+class LoadSink(NetSink, LoadsTables, Protocol):
+    """A destination into which tables can be loaded."""
+
+
+class FirstLoad:
+    """`schemas`: upstream's databases of the tables by id. `connect`: opens a session upstream, at the sink's position.
+    `stop`: ends it after the range at hand. `databases`: those that are replicated, with or without tables. `rewrite`:
+    what an operator has said to run in place of a statement that failed."""
+
+    def __init__(
+        self,
+        sink: LoadSink,
+        view: SchemaView,
+        schemas: Mapping[int, str],
+        connect: Callable[[], Snapshot],
+        progress: LoadProgress,
+        *,
+        schema_version: int,
+        stop: threading.Event,
+        databases: Sequence[DBInfo] = (),
+        rewrite: RewriteRules | None = None,
+        pause_s: float = _PAUSE_S,
+    ) -> None:
+        self._sink, self._connect, self._progress = sink, connect, progress
+        self._tables = {table_id: view.tables[table_id] for table_id in schemas if table_id in view.tables}
+        found = {table_id: Source.of(view, table_id, schemas[table_id]) for table_id in self._tables}
+        ignored = {table_id for table_id, kinds in view.ignored_kinds.items() if Kind.INSERT in kinds}
+        self._sources = {id_: source for id_, source in found.items() if source is not None and id_ not in ignored}
+        self._schema_version = schema_version
+        self._stop = stop
+        self._databases, self._rewrite = databases, rewrite or RewriteRules()
+        self._pause_s = pause_s
+
+    def run(self) -> bool:
+        """Return whether all is loaded; False: it was stopped. Raises UpstreamError, and what the sink raises."""
+        failures = 0
+        outage = Outage(_log, "upstream does not answer: trying again", "upstream answers again")
+        left: list[TableLoad] = []  # as the sink has them, which is not read for each range
+        while not self._stop.is_set():
+            if not left:
+                loads = self._sink.loads()
+                left = unfinished(loads, self._sources)
+                if not left:
+                    return True
+                self._progress.begin([load for load in loads if load.table_id in self._sources])
+            try:
+                load = self._continue(left[0])
+                del left[0]
+                if not load.is_complete:
+                    left.insert(0 if load.loaded else len(left), load)
+                failures = 0
+                outage.over()
+            except UpstreamDown as error:
+                failures += 1
+                if failures == TRIES_MAX:
+                    raise
+                outage.failed(error=str(error), failures=failures)
+                self._stop.wait(self._pause_s)
+            except (SnapshotGone, DefinitionChanged) as error:
+                raise type(error)(
+                    f"{error}; this load cannot be continued: empty the destination, delete its rows in "
+                    f"tidb_binlog.drainer_position and drainer_ddl, and begin anew"
+                ) from error
+        return False
+
+    def _continue(self, load: TableLoad) -> TableLoad:
+        """Do one step of a table's load: create all tables, divide the table, or load its next range. Return the state
+        after it."""
+        if load.table_id == SCHEMA_ID:
+            self._create(load)
+            return replace(load, loaded=1)
+        source = self._sources[load.table_id]
+        if load.borders is None:
+            with contextlib.closing(self._connect()) as snapshot:
+                ranges = []
+                for one in snapshot.divided(source):
+                    ranges.append(one)
+                    self._progress.find(len(ranges))
+            load = replace(load, borders=tuple(one.upper for one in ranges if one.upper is not None))
+            self._sink.put_loads([load])
+            crash_point("load.divided")
+            self._progress.divide()
+            return load
+        self._load(source, load)
+        self._progress.load()
+        return replace(load, loaded=load.loaded + 1)
+
+    def _load(self, source: Source, load: TableLoad) -> None:
+        """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
+        ts, of = self._sink.commit_ts, next_range(load)
+
+        def works() -> Iterator[SegmentWork]:
+            self._progress.read(0, 0)
+            crash_point("load.range")
+            with contextlib.closing(self._connect()) as snapshot:
+                rows = 0
+                for columns in snapshot.read(source, of):
+                    rows += len(columns[0])
+                    self._progress.read(rows, snapshot.read_bytes)
+                    yield inserts(source, columns, self._sink.format, ts)
+
+        self._sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.loaded)), self._schema_version)
+
+    def _create(self, schema: TableLoad) -> None:
+        ts = self._sink.commit_ts
+        with contextlib.closing(self._connect()) as snapshot:
+            snapshot.check_ids(self._sources)
+        for info in self._databases:
+            try:
+                self._sink.ddl(database(info, ts))
+            except DdlFailed as error:  # the user may create only the databases of tables
+                _log.warning("an upstream database is not created", database=info.name, error=str(error))
+        for table_id, table in self._tables.items():
+            step = creation(table_id, table, ts)
+            sql = self._rewrite.text_for(step.job.id, 0)
+            if sql != ():
+                step = step if sql is None else replace(step, sql=sql, rewritten=True)
+                self._sink.ddl(step, may_exist=True)  # once: the sink marks it as any job
+        self._sink.put_loads([TableLoad(table_id) for table_id in self._sources], done=schema)
+        _log.info("tables of the first load created", tables=len(self._tables), at=ts)
+
+
+def next_range(load: TableLoad) -> Range:
+    """The first range of a divided table that is not loaded."""
+    borders = (None, *(load.borders or ()), None)
+    return Range(borders[load.loaded], borders[load.loaded + 1])
+
+
+def inserts(source: Source, columns: Sequence[Any], format_: Format, ts: int) -> SegmentWork:
+    """The work that inserts rows. `columns`: their decoded values."""
+    codec, count = source.codec, len(columns[0])
+    if codec.shape.foldable:
+        identity = identities(codec.layout.key, codec.column_types, columns)
+        order = pc.sort_indices(identity)
+        packed = format_.packed_rows(codec.column_types, columns).take(order)
+        kinds = np.full(count, int(Kind.INSERT), np.int64)
+        net = NetColumns(format_, identity.take(order), kinds, packed)
+        return SegmentWork(ts, ts, (Folded(codec.shape, net),), Ordered(()), count, 0)
+    pairs = zip(codec.column_types, columns, strict=True)
+    rows = enumerate(zip(*[format_.literals(of, column.to_pylist()) for of, column in pairs], strict=True))
+    changes = tuple(KeyChange(codec.shape, Kind.INSERT, None, row, ts, number) for number, row in rows)
+    return SegmentWork(ts, ts, (), Ordered(changes), count, 0)
+
+
+def creation(table_id: int, table: TableVersions, ts: int) -> Ddl:
+    """The step that creates a table as the destination has it at this position. Its job's id is none that upstream
+    gives."""
+    schema, info = table.schema, table.current if table.applied is None else table.applied.info
+    job = Job(-table_id, ActionType.CREATE_TABLE, schema_name=schema, table_name=info.name, table_info=info)
+    change = TableChange(None, Located(table_id, schema, info))
+    query = f"first load: the definition of {schema}.{info.name} at {ts}"
+    return Ddl(job, ts, False, schema, "", (), query, 0, (change,), may_exist=True, by_rules=True)
+
+
+def database(info: DBInfo, ts: int) -> Ddl:
+    """The step that creates a database: a table may be created in it later. Its id is no table's."""
+    job = Job(-info.id, ActionType.CREATE_SCHEMA, schema_name=info.name, db_info=info)
+    return Ddl(job, ts, False, info.name, "", (), f"first load: database {info.name} at {ts}", 0, ())

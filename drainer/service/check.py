@@ -1,0 +1,255 @@
+"""`drainer check`: compares the tables of a destination with upstream's, while the drainer runs, and repairs them.
+
+Tables are compared in rounds: each opens the destination as it is then, and compares the tables that are left. A table
+whose comparison a DDL, the GC or a lost connection ended is left for the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import json
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.errors import BinlogError, ConfigError
+from binlog.runtime.log import get_logger
+
+from drainer.config import Config
+from drainer.ranges.check import Stopped, Table, passes
+from drainer.ranges.comparison import RowDifference
+from drainer.ranges.upstream import Source, open_snapshot, server_of
+from drainer.schema.provider import SchemaProvider
+from drainer.schema.view import SchemaView
+from drainer.service.daemon import job_sources, snapshot_reader
+from drainer.service.first_load import keep_gc_held, release_gc
+from drainer.sink.base import Identity
+from drainer.sink.errors import PositionMoved
+from drainer.sink.schema_check import SchemaDifference
+from drainer.sink.snapshot import DestinationSnapshot, ReadsTables
+
+ROUNDS: Final = 20
+SHOWN_MAX: Final = 20  # differences of a table that are printed as text
+_VALUE_CHARS: Final = 200  # of a value
+_OPEN_S: Final = 60.0  # how long the end of a distributed batch or of a DDL is waited for
+_PAUSE_S: Final = 0.5
+_PAUSE_S_MAX: Final = 10.0
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """`tables`: patterns of names at the destination; none: all tables. `repair`: write what differs. `redact`: show no
+    value but those of keys."""
+
+    tables: tuple[str, ...] = ()
+    repair: bool = False
+    redact: bool = False
+    as_json: bool = False
+
+    def chosen(self, tables: Iterable[str], *, strict: bool) -> list[str]:
+        """Raises ConfigError for a pattern that matches none, if `strict`."""
+        found = {pattern: fnmatch.filter(tables, pattern) for pattern in self.tables or ("*",)}
+        for pattern, names in found.items():
+            if strict and not names:
+                raise ConfigError(f"-table {pattern}: no replicated table has such a name at the destination")
+        return sorted({name for names in found.values() for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """A table of the destination. `schema`: how its definition differs; `at`: the TSO of both sides; `rows`:
+    upstream's; `is_cut`: there are more differences than these; `repaired`: differences that were mended before;
+    `error`: why its rows were not compared."""
+
+    table: str
+    schema: tuple[SchemaDifference, ...] = ()
+    at: int = 0
+    rows: int = 0
+    differences: tuple[RowDifference, ...] = ()
+    is_cut: bool = False
+    repaired: tuple[RowDifference, ...] = ()
+    error: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.error and not self.differences and not self.schema
+
+
+async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
+    """Compare the chosen tables, ordered by name. A repaired table is compared again. `stop`: those that are left have
+    an error. Raises BinlogError if they cannot be opened the first time."""
+    done: dict[str, TableCheck] = {}
+    left: list[str] = []
+    ended = threading.Event()
+    stopping = asyncio.ensure_future(stop.wait())
+    stopping.add_done_callback(lambda _: ended.set())
+    try:
+        for number in range(ROUNDS):
+            try:
+                async with _opened(config, ended) as tables:
+                    chosen = options.chosen(tables, strict=not number)
+                    for name in {*left} - {*tables}:  # dropped, or renamed
+                        done.pop(name, None)
+                    left = [name for name in chosen if name in left or name not in done]
+                    left = await asyncio.to_thread(_round, {name: tables[name] for name in left}, options, done)
+            except BinlogError as error:
+                if not left or not passes(error):
+                    raise
+                _log.warning("tables could not be compared", error=str(error))
+            if not left or ended.is_set():
+                break
+            _log.info("tables are compared again", tables=len(left))
+            await asyncio.wait([stopping], timeout=min(_PAUSE_S * 2**number, _PAUSE_S_MAX))
+    finally:
+        stopping.cancel()
+    return [done[name] for name in sorted(done)]
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, ended: threading.Event) -> AsyncIterator[dict[str, Table]]:
+    """The tables of the destination by name, as they are at its position now."""
+    server, security = server_of(config.upstream), config.security.security()
+    async with contextlib.AsyncExitStack() as stack:
+        etcd = connect_etcd(config.pd_urls, security)
+        stack.push_async_callback(etcd.close)
+        identity = Identity(await cluster_id(etcd, config, security), config.changefeed, config.identity())
+        there = await _destination(config, identity, ended)
+        stack.callback(there.close)
+        gc = config, f"drainer-check-{config.identity()}", there.commit_ts
+        stack.push_async_callback(release_gc, *gc)
+        holding = asyncio.ensure_future(keep_gc_held(*gc))
+        stack.callback(holding.cancel)
+        provider = SchemaProvider(job_sources(config, etcd), config.syncer.policy(), snapshot_reader(config))
+        schema = await provider.open(
+            position_ts=there.commit_ts, schema_version=there.schema_version, job_done=there.job_done
+        )
+        view = schema.view()
+        schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
+        sources = sources_of(view, schemas)
+        connect = partial(open_snapshot, server)
+        with contextlib.closing(await asyncio.to_thread(connect, there.commit_ts)) as upstream:
+            every = {source.info.id: source for group in sources.values() for source in group}
+            await asyncio.to_thread(upstream.check_ids, every)
+        _log.info("check begins", at=there.commit_ts, upstream=server.address, tables=len(sources))
+        yield {
+            name: Table(group, connect, there, ended, [view.tables[source.info.id] for source in group])
+            for name, group in sources.items()
+        }
+
+
+async def _destination(config: Config, identity: Identity, ended: threading.Event) -> DestinationSnapshot:
+    """While a batch is distributed or a DDL runs, wait for its end."""
+    sink = config.syncer.sink()
+    if not isinstance(sink, ReadsTables):
+        raise ConfigError(f"a destination of db-type {config.syncer.db_type} has no tables to compare with upstream's")
+    deadline_s = asyncio.get_running_loop().time() + _OPEN_S
+    while True:
+        try:
+            return await asyncio.to_thread(sink.snapshot, identity)
+        except PositionMoved:
+            if asyncio.get_running_loop().time() >= deadline_s or ended.is_set():
+                raise
+        await asyncio.sleep(_PAUSE_S)
+
+
+def sources_of(view: SchemaView, schemas: Mapping[int, str]) -> dict[str, list[Source]]:
+    """The tables upstream of each table of the destination. `schemas`: upstream's databases of the tables by id. Tables
+    of which a rule leaves kinds of changes out are not compared."""
+    found: dict[str, list[Source]] = {}
+    for table_id in sorted(set(schemas) & set(view.tables) - set(view.ignored_kinds)):
+        source = Source.of(view, table_id, schemas[table_id])
+        if source is not None:
+            found.setdefault(f"{source.codec.shape.schema}.{source.codec.shape.table}", []).append(source)
+    return found
+
+
+def _round(tables: Mapping[str, Table], options: CheckOptions, done: dict[str, TableCheck]) -> list[str]:
+    """Compare tables, and return the names of those that must be compared again. Raises BinlogError if the definitions
+    cannot be compared."""
+    again: list[str] = []
+    if not tables:
+        return again
+    there = next(iter(tables.values())).there
+    schema = there.schema_differences([version for table in tables.values() for version in table.versions])
+    for name, table in tables.items():
+        repaired = done[name].repaired if name in done else ()
+        one = TableCheck(name, tuple(found for found in schema if found.table == name), there.commit_ts)
+        one = done[name] = replace(one, repaired=repaired)
+        try:
+            if table.stop.is_set():
+                raise Stopped("stopped")
+            found = table.compared()
+            one = done[name] = replace(one, rows=found.rows, differences=found.differences, is_cut=found.is_cut)
+            _log.info("table compared", table=name, rows=found.rows, differences=len(found.differences))
+            if found.differences and there.schema_moved():
+                again.append(name)
+            elif options.repair and found.differences:
+                rows = table.repair(found)
+                again.append(name)
+                done[name] = replace(one, repaired=(*repaired, *found.differences))
+                _log.info("table repaired", table=name, rows=rows)
+        except BinlogError as error:
+            done[name] = replace(one, error=str(error))
+            if passes(error):
+                again.append(name)
+            elif not isinstance(error, Stopped):
+                _log.warning("table not compared or not repaired", table=name, error=str(error))
+    return again
+
+
+def shown(checks: Sequence[TableCheck], options: CheckOptions) -> str:
+    """The report."""
+    if options.as_json:
+        return json.dumps([_as_json(one, options) for one in checks], ensure_ascii=False, indent=2)
+    lines = []
+    for one in checks:
+        parts = [f"{'at least ' * one.is_cut}{len(one.differences)} rows differ"] if one.differences else []
+        parts += ["equal"] if not one.differences and not one.error else []
+        parts += [f"{len(one.repaired)} rows repaired"] if one.repaired else []
+        parts += [f"not {'repaired' if one.differences else 'compared'}: {one.error}"] if one.error else []
+        counted = "" if one.error else f" ({one.rows} rows upstream at {one.at})"
+        lines.append(f"{one.table}: {', '.join(parts)}{counted}")
+        lines += [
+            f"    schema: {found.what}" + f"; to mend it: {found.statement}" * bool(found.statement)
+            for found in one.schema
+        ]
+        lines += [f"    {_line(row, options)}" for row in (one.differences or one.repaired)[:SHOWN_MAX]]
+    return "\n".join(lines)
+
+
+def _as_json(one: TableCheck, options: CheckOptions) -> dict[str, Any]:
+    rows = {name: [_values(row, options) for row in getattr(one, name)] for name in ("differences", "repaired")}
+    return {**asdict(one), "equal": one.is_equal, **rows}
+
+
+def _values(row: RowDifference, options: CheckOptions) -> dict[str, Any]:
+    def of(side: Mapping[str, str] | None) -> dict[str, str] | None:
+        if side is None:
+            return None
+        return {name: "?" if options.redact and name not in row.key else value for name, value in side.items()}
+
+    return {"key": row.key, "upstream": of(row.upstream), "destination": of(row.destination)}
+
+
+def _line(row: RowDifference, options: CheckOptions) -> str:
+    found = _values(row, options)
+    key, ours, theirs = (
+        ", ".join(f"{name} = {_short(value)}" for name, value in (found[side] or {}).items())
+        for side in ("key", "upstream", "destination")
+    )
+    if row.destination is None:
+        return f"missing: {ours}"
+    return f"surplus: {theirs}" if row.upstream is None else f"different: {key}: upstream {ours}; here {theirs}"
+
+
+def _short(value: str) -> str:
+    """On one line of a terminal."""
+    text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value[:_VALUE_CHARS])
+    return text + "…" * (len(value) > _VALUE_CHARS)

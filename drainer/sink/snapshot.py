@@ -1,0 +1,138 @@
+"""Reads a destination's rows as of its position, and runs transactions that keep the position. For check and repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.batch.work import SegmentWork
+from drainer.changes.vector import Ints, Words
+from drainer.row.codec import Codec
+from drainer.row.format import Format
+from drainer.schema.view import TableVersions
+from drainer.sink.base import Identity, unfinished
+from drainer.sink.errors import DestinationRefused, PositionMoved
+from drainer.sink.position import BUILDING, SqlPositionStore, Stored
+from drainer.sink.schema_check import SchemaDifference
+
+BUCKETS: Final = 1 << 16  # by the hash of the key
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """`keys`, `rows`: binary arrays of one length. Of a table without a key (rule 9: what may be folded) the key is the
+    row."""
+
+    keys: Any
+    rows: Any
+
+    @classmethod
+    def of(cls, format_: Format, codec: Codec, columns: Sequence[Any]) -> PackedRows:
+        """From columns of decoded values. Raises DecodeError, which names no row, for a value that the destination
+        cannot have."""
+        rows = format_.packed_rows(codec.column_types, columns)
+        key = codec.shape.key
+        if not key:
+            return cls(rows, rows)
+        return cls(format_.packed_rows([codec.column_types[at] for at in key], [columns[at] for at in key]), rows)
+
+    def buckets(self) -> Ints:
+        return (hashes(self.keys) % np.uint64(BUCKETS)).astype(np.int64)
+
+    def in_buckets(self, buckets: Ints) -> PackedRows:
+        return self._filtered(pa.array(np.isin(self.buckets(), buckets)))
+
+    def with_keys(self, keys: Sequence[bytes]) -> PackedRows:
+        """A server may take other keys for equal than these bytes."""
+        return self._filtered(pc.is_in(self.keys, value_set=pa.array(keys, pa.binary())))
+
+    def _filtered(self, mask: Any) -> PackedRows:
+        return PackedRows(self.keys.filter(mask), self.rows.filter(mask))
+
+
+def hashes(texts: Any) -> Words:
+    """Of this process: Python's hash is another one in each."""
+    return np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts)).view(np.uint64)
+
+
+class Transaction(Protocol):
+    """An open transaction that keeps the destination's position at `commit_ts`. Reads see the rows at that position."""
+
+    commit_ts: int
+
+    def rows(self, codec: Codec) -> Iterable[PackedRows]:
+        """All rows of a table."""
+        ...
+
+    def with_keys(self, codec: Codec, keys: Sequence[bytes]) -> Iterable[PackedRows]:
+        """The rows that the destination finds under these packed keys."""
+        ...
+
+    def write(self, work: SegmentWork) -> None: ...
+
+
+class DestinationSnapshot(Protocol):
+    """The rows of a destination as of the position that it had when the snapshot was opened. Open until `close`."""
+
+    commit_ts: int
+    schema_version: int
+
+    @property
+    def format(self) -> Format: ...
+
+    def job_done(self, job_id: int) -> bool: ...
+
+    def schema_differences(self, tables: Iterable[TableVersions]) -> list[SchemaDifference]:
+        """Compare the definitions of tables as they are now. Raises SchemaMoved or PositionMoved if a DDL has run since
+        the destination was opened, or is running."""
+        ...
+
+    def rows(self, codec: Codec) -> Iterable[PackedRows]:
+        """All rows of a table, in any order. Raises DestinationError, DecodeError."""
+        ...
+
+    def schema_moved(self) -> bool:
+        """Whether a DDL has run since that `rows` may have seen: another table may have this one's name now."""
+        ...
+
+    def key_literals(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Packed keys as SQL: `(1,'a')`."""
+        ...
+
+    def transact(self, body: Callable[[Transaction], None]) -> None:
+        """Run `body` in one transaction; again if the position moves before it begins, or the server says so. Raises
+        SchemaMoved if a DDL has run since the destination was opened, and what `body` raises."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def settled(store: SqlPositionStore) -> Stored:
+    """The position at which all rows are. Raises PositionMoved while they are on the way to the next one, and
+    DestinationRefused."""
+    stored = store.read()
+    if stored is None:
+        raise DestinationRefused(f"{store.label}: it has no position, so nothing has been applied yet")
+    if stored.intent is not None:
+        raise PositionMoved(f"{store.label}: a batch is being applied by several tasks")
+    if jobs := [job for job in store.open_jobs() if job.state != BUILDING]:
+        raise PositionMoved(f"{store.label}: DDL job {jobs[0].job_id} is running")
+    loads = store.loads()
+    if unfinished(loads, [load.table_id for load in loads]):
+        raise DestinationRefused(f"{store.label}: its first load is not complete; start drainer load again")
+    return stored
+
+
+@runtime_checkable
+class ReadsTables(Protocol):
+    """A sink whose tables can be read."""
+
+    def snapshot(self, identity: Identity) -> DestinationSnapshot:
+        """The destination as it is now; the sink itself need not be open. Raises PositionMoved while a batch is
+        distributed or a DDL runs, whose effects are partly there, and DestinationRefused."""
+        ...

@@ -48,7 +48,8 @@ class Client:
         for number, payloads in enumerate(batches):
             request = pb.WriteBatchReq(cluster_id=self.cluster_id, batch_id=number, payloads=payloads)
             await call.write(request.SerializeToString())
-        await call.done_writing()
+        with contextlib.suppress(aio.InternalError):  # the stream has ended: reading it says how
+            await call.done_writing()
         return [pb.WriteBatchResp.FromString(data) async for data in call]
 
     async def watermark(self, after_ts: int = 0, **limits: Any) -> Any:

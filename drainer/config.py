@@ -539,11 +539,13 @@ class Config(UpstreamSection):
             raise ConfigError('source: "kafka" needs [kafka-source] addresses = ["host:9092"]')
         if self.source == "kafka" and (why := missing(KAFKA)):
             raise ConfigError(f'source = "kafka": {why}')
-        if self.syncer.consistency == "transaction" and not KINDS[self.syncer.db_type].has_tables:
-            raise ConfigError(
-                f"syncer.consistency: a destination of db-type {self.syncer.db_type} gets every change, and its "
-                f"readers decide what they show together: remove it"
-            )
+        if not KINDS[self.syncer.db_type].has_tables:
+            there = f"a destination of db-type {self.syncer.db_type}"
+            if self.syncer.consistency == "transaction":
+                why = "gets every change, and its readers decide what they show together"
+                raise ConfigError(f"syncer.consistency: {there} {why}: remove it")
+            if self.upstream.check_interval:
+                raise ConfigError(f"upstream.check-interval: {there} has no tables to compare: remove it")
         self.syncer.to.check()
         self.upstream.check()
         self.syncer.policy()

@@ -29,7 +29,7 @@ from drainer.schema.provider import SchemaProvider
 from drainer.schema.view import SchemaView
 from drainer.service.daemon import job_sources, snapshot_reader
 from drainer.service.first_load import keep_gc_held, release_gc
-from drainer.sink.base import Identity
+from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import PositionMoved
 from drainer.sink.schema_check import SchemaDifference
 from drainer.sink.snapshot import DestinationSnapshot, ReadsTables
@@ -64,11 +64,12 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """A table of the destination. `schema`: how its definition differs; `at`: the TSO of both sides; `rows`:
-    upstream's; `is_cut`: there are more differences than these; `repaired`: differences that were mended before;
-    `error`: why its rows were not compared."""
+    """A table of the destination. `table_id`: upstream's, of merged tables the lowest; `schema`: how its definition
+    differs; `at`: the TSO of both sides; `rows`: upstream's; `is_cut`: there are more differences than these;
+    `repaired`: differences that were mended before; `error`: why its rows were not compared."""
 
     table: str
+    table_id: int = 0
     schema: tuple[SchemaDifference, ...] = ()
     at: int = 0
     rows: int = 0
@@ -80,6 +81,13 @@ class TableCheck:
     @property
     def is_equal(self) -> bool:
         return not self.error and not self.differences and not self.schema
+
+    def verification(self) -> Verification:
+        """What is stored of it, if it was compared; else a `checked_ts` of 0."""
+        if self.error:
+            return Verification(self.table_id, self.table, 0, 0)
+        count = len(self.differences) + len(self.schema)
+        return Verification(self.table_id, self.table, 0 if count else self.at, self.at, count)
 
 
 async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
@@ -98,7 +106,9 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
                     for name in {*left} - {*tables}:  # dropped, or renamed
                         done.pop(name, None)
                     left = [name for name in chosen if name in left or name not in done]
+                    chosen = left
                     left = await asyncio.to_thread(_round, {name: tables[name] for name in left}, options, done)
+                    await asyncio.to_thread(_record, tables, [done[name] for name in chosen if name not in left])
             except BinlogError as error:
                 if not left or not passes(error):
                     raise
@@ -180,7 +190,8 @@ def _round(tables: Mapping[str, Table], options: CheckOptions, done: dict[str, T
     schema = there.schema_differences([version for table in tables.values() for version in table.versions])
     for name, table in tables.items():
         repaired = done[name].repaired if name in done else ()
-        one = TableCheck(name, tuple(found for found in schema if found.table == name), there.commit_ts)
+        differing = tuple(found for found in schema if found.table == name)
+        one = TableCheck(name, table.sources[0].info.id, differing, there.commit_ts)
         one = done[name] = replace(one, repaired=repaired)
         try:
             if table.stop.is_set():
@@ -202,6 +213,16 @@ def _round(tables: Mapping[str, Table], options: CheckOptions, done: dict[str, T
             elif not isinstance(error, Stopped):
                 _log.warning("table not compared or not repaired", table=name, error=str(error))
     return again
+
+
+def _record(tables: Mapping[str, Table], checks: Sequence[TableCheck]) -> None:
+    found = [one.verification() for one in checks if not one.error]
+    if not found:
+        return
+    try:
+        next(iter(tables.values())).there.record(found, {table.sources[0].info.id for table in tables.values()})
+    except BinlogError as error:
+        _log.warning("the comparison cannot be stored at the destination", error=str(error))
 
 
 def shown(checks: Sequence[TableCheck], options: CheckOptions) -> str:

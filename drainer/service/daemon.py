@@ -61,6 +61,7 @@ from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
+from drainer.service.verification import Verifier
 from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s, unfinished
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
@@ -319,6 +320,7 @@ async def _drain(
     )
     asked, runs_text = _StopRequest(stop), not isinstance(opened.destination, DerivesDdl)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
+    verifier = Verifier(config, opened.position.verifications)
     status = Status(
         node_id=config.identity(),
         destination=opened.destination,
@@ -331,6 +333,7 @@ async def _drain(
         steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=runs_text).handle,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
         standbys=lambda: upstream.candidate.waiting,
+        verification=verifier.document,
     )
     node = _node(config, upstream, pipeline)
     async with contextlib.AsyncExitStack() as stack:
@@ -350,7 +353,7 @@ async def _drain(
                 stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
             _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
             leading = upstream.candidate.stay_first() if config.standby else asyncio.Future[None]()
-            await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status))
+            await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status), verifier.run())
     _log.info("drainer stopped", position=pipeline.position_ts)
 
 

@@ -27,6 +27,7 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
         Fact("batches", f"{sum(document['Batches'].values()):,}", f"{batches}{size}"),
+        *_verified(document),
     )
     pumps: Sequence[Mapping[str, Any]] = document["Pumps"]
     return render(
@@ -71,6 +72,31 @@ def _first_load(found: Mapping[str, Any]) -> Sequence[Fact]:
     )
 
 
+def _verified(document: Mapping[str, Any]) -> Sequence[Fact]:
+    tables: Sequence[Mapping[str, Any]] = document["Verified"]
+    if not tables:
+        return ()
+    through_ts = document["VerifiedThrough"]
+    through = tso.format_local(through_ts)[:19] if through_ts else "not all tables yet"
+    differing = any(one["differences"] for one in tables)
+    what = f"{len(tables):,} tables compared with upstream's"
+    return (Fact("verified through", through, what, Mood.BAD if differing else Mood.GOOD),)
+
+
+def _differing(document: Mapping[str, Any]) -> list[Alarm]:
+    found = [
+        Alarm(
+            f"Table {one['table']} differed from upstream's at {tso.format_local(one['checked'])[:19]}: "
+            f"{one['differences']:,} rows or parts of its definition; see drainer check -table {one['table']}"
+        )
+        for one in document["Verified"]
+        if one["differences"]
+    ]
+    if document["VerifyError"]:
+        found.append(Alarm(f"Not compared with upstream's: {document['VerifyError']}", Mood.WARN))
+    return found
+
+
 def _failing(document: Mapping[str, Any]) -> list[Alarm]:
     if not document["Error"]:
         return []
@@ -94,7 +120,7 @@ def _synced(document: Mapping[str, Any]) -> str:
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
-    found = _failing(document)
+    found = [*_failing(document), *_differing(document)]
     if document["Paused"]:
         since = span_text(document["PausedSeconds"])
         resume = f"binlogctl resume-changefeed -node-id {document['NodeID']}"

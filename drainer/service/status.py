@@ -21,6 +21,7 @@ from drainer.pumps.survey import PumpSet
 from drainer.ranges.progress import LoadProgress
 from drainer.service.page import page, starting_page
 from drainer.service.scheduler import Scheduler, Steering
+from drainer.service.verification import NOT_VERIFIED
 from drainer.sink.base import AnySink, BuildsIndexes
 from drainer.sink.retry import FAILURES, Failures
 
@@ -88,13 +89,16 @@ class Status:
         steer: Action = _not_steered,
         available_bytes: Callable[[], int] = lambda: 0,
         standbys: Callable[[], Sequence[str]] = tuple,
+        verification: Callable[[], Mapping[str, object]] = NOT_VERIFIED.copy,
     ) -> None:
         """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
         requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers
-        that wait to take over."""
+        that wait to take over. `verification`: fields about comparisons with
+        upstream."""
         self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
         self._available_bytes = available_bytes
         self._standbys = standbys
+        self._verification = verification
         self._history = History()
         self._stop = stop
         self._steer = steer
@@ -201,6 +205,7 @@ class Status:
             **steering_fields(self._scheduler.steering),
             "SkipTransactions": sorted(self._pipeline.decisions.skips),
             **error_fields(FAILURES),
+            **self._verification(),
             "Pumps": [_pump(view) for view in views],
         }
 

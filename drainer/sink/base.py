@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -111,6 +111,26 @@ def unfinished(loads: Iterable[TableLoad], known: Collection[int]) -> list[Table
 
 
 @dataclass(frozen=True, slots=True)
+class Verification:
+    """The last comparison of a table of the destination with upstream's. `table_id`: upstream's, of merged tables the
+    lowest; `table`: its name at the destination; `checked_ts`: the TSO of both sides; `differences`: how many rows, and
+    parts of the definition, differed; `verified_ts`: the last TSO at which none did. A TSO of 0: there is none yet."""
+
+    table_id: int
+    table: str
+    verified_ts: int
+    checked_ts: int
+    differences: int = 0
+
+    def after(self, before: Verification | None) -> Verification:
+        """Return this one with the `verified_ts` of the one before it, if it found differences; if the table was not
+        compared, the one before it."""
+        if self.verified_ts or before is None:
+            return self
+        return replace(self, verified_ts=before.verified_ts) if self.checked_ts else before
+
+
+@dataclass(frozen=True, slots=True)
 class FirstStart:
     """Where a destination without a position begins. It is asked which of `tables` it has. If it has none of them, it
     begins at `empty_ts`, if that is given. `loads`: with a first load, which it records before its position."""
@@ -142,7 +162,7 @@ class Position:
     """The position that `open` found. `fresh`: the destination had no position of this changefeed before. `settled`:
     ids of DDL jobs that a crash had interrupted and that `open` found to be complete; `commit_ts` includes them.
     `missing`: which of the tables of FirstStart the destination does not have. `loads`: those of a first load, complete
-    or not."""
+    or not. `verifications`: the last comparisons with upstream."""
 
     commit_ts: int
     schema_version: int
@@ -151,6 +171,7 @@ class Position:
     settled: tuple[int, ...] = ()
     missing: tuple[TableName, ...] = ()
     loads: tuple[TableLoad, ...] = ()
+    verifications: tuple[Verification, ...] = ()
 
 
 NO_QUESTION = FirstStart()

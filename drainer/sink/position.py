@@ -14,13 +14,13 @@ all. Implementations: SqlPositionStore below (servers and SQLite), document_posi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Final, Protocol
 
 from binlog.cluster import tso
 
-from drainer.sink.base import SCHEMA_ID, Intent, TableLoad
+from drainer.sink.base import SCHEMA_ID, Intent, TableLoad, Verification
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 
 DONE = "done"
@@ -169,6 +169,7 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
 #
 # `drainer_position` one row per changefeed: position, epoch, open intent `drainer_ddl` one row per DDL job: running
 # or done `drainer_load` one row per table of a first load: its borders, and how many of its ranges are loaded
+# `drainer_check` one row per table that was compared with upstream's: the result, and when it was equal
 #
 # A fence is the WHERE of its UPDATE: it must change exactly one row.
 
@@ -320,6 +321,29 @@ class SqlPositionStore:
         if any(load.table_id == table_id and load.loaded > number for load in self.loads()):
             return False
         raise PositionMoved(f"{self.label}: range {number} of table {table_id} is not the next one of its load")
+
+    def verifications(self) -> list[Verification]:
+        """The last comparisons of tables, ordered by id."""
+        rows = self.tables.query(
+            "SELECT table_id, table_name, verified_ts, checked_ts, differences FROM {drainer_check}"
+            f" WHERE {OURS} ORDER BY table_id",
+            self.tables.key,
+        )
+        return [Verification(int(row[0]), str(row[1]), *map(int, row[2:])) for row in rows]
+
+    def put_verifications(self, found: Iterable[Verification], known: Container[int]) -> None:
+        """Store comparisons, and forget those of tables whose id is not `known`."""
+        before = {one.table_id: one for one in self.verifications()}
+        for table_id in before:
+            if table_id not in known:
+                text = f"DELETE FROM {{drainer_check}} WHERE {OURS} AND table_id=?"
+                self.tables.execute(text, (*self.tables.key, table_id))
+        for one in found:
+            self.tables.execute(
+                "REPLACE INTO {drainer_check} (cluster_id, changefeed, table_id, table_name, verified_ts, checked_ts,"
+                " differences) VALUES (?,?,?,?,?,?,?)",
+                (*self.tables.key, *astuple(one.after(before.get(one.table_id)))),
+            )
 
     def purge_jobs(self, *, before: int, before_ts: int) -> None:
         text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<? AND commit_ts<? AND state=?"

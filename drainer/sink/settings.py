@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import Section
+from binlog.runtime.fields import Duration, Section
 from pydantic import AfterValidator, Field
 
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
@@ -105,11 +106,19 @@ class UpstreamServer(ServerSection):
         False, description="true: a drainer whose destination is empty first does what `drainer load` does"
     )
 
+    check_interval: Duration = Field(
+        timedelta(0),
+        ge=timedelta(0),
+        description="how often the running drainer does what `drainer check` does, such as 24h; 0: never",
+    )
+
     def check(self) -> None:
         """Raises ConfigError for settings that do not fit together."""
         self.security.check("upstream")
         if self.first_load and not self.host:
             raise ConfigError("upstream.first-load needs upstream.host")
+        if self.check_interval and not self.host:
+            raise ConfigError("upstream.check-interval needs upstream.host")
 
 
 @dataclass(frozen=True, slots=True)

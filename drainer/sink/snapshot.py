@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ from drainer.changes.vector import Ints, Words
 from drainer.row.codec import Codec
 from drainer.row.format import Format
 from drainer.schema.view import TableVersions
-from drainer.sink.base import Identity, unfinished
+from drainer.sink.base import Identity, Verification, unfinished
 from drainer.sink.errors import DestinationRefused, PositionMoved
 from drainer.sink.position import BUILDING, SqlPositionStore, Stored
 from drainer.sink.schema_check import SchemaDifference
@@ -107,6 +107,11 @@ class DestinationSnapshot(Protocol):
     def transact(self, body: Callable[[Transaction], None]) -> None:
         """Run `body` in one transaction; again if the position moves before it begins, or the server says so. Raises
         SchemaMoved if a DDL has run since the destination was opened, and what `body` raises."""
+        ...
+
+    def record(self, found: Sequence[Verification], known: Container[int]) -> None:
+        """Store comparisons in the destination, and forget those of tables whose id is not `known`. Raises
+        DestinationError."""
         ...
 
     def close(self) -> None: ...

@@ -354,6 +354,9 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
         assert "[\n  {" in text, text
         return code, {one["table"]: one for one in json.loads(text[text.rindex("[\n  {") :])}
 
+    def verified(what: str, where: str = "TRUE") -> list[Any]:
+        return mariadb.query(f"SELECT {what} FROM tidb_binlog.drainer_check WHERE {where} ORDER BY table_name")
+
     upstream.run(
         "CREATE TABLE IF NOT EXISTS bag (a INT, b VARCHAR(20))", "INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, NULL)"
     )
@@ -361,8 +364,9 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
     for column, values in VALUES.items():
         text = (value for value in values if column != "v" or not value.startswith("x"))  # MariaDB has UTF-8 alone
         upstream.run(*(f"INSERT INTO checked ({column}) VALUES ({value})" for value in text))
-    drainer = peer.our_drainer(mariadb, name="checked", more=section)
+    drainer = peer.our_drainer(mariadb, name="checked", more=f'{section}check-interval = "1h"\n')
     drainer.wait_for_output("drainer is running", deadline_s=240)
+    wait_until(lambda: (0,) in verified("MIN(verified_ts < checked_ts)"), what="all tables are verified")
     with running_load(peer.connect) as running:
         wait_until(lambda: running.committed.total() > 300, what="transactions are written")
         running.define(DDLS[:7])
@@ -382,6 +386,7 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
             unseen.query("INSERT INTO checked (id, v) VALUES (2000000, 'no binlog')")
         code, found = check(tables=["checked", "bag"])
         assert code == 3
+        assert verified("table_name", "verified_ts < checked_ts") == [("app.bag",), ("app.checked",)]
         rows = found["app.checked"]["differences"]
         changed = [row for row in rows if row["upstream"] and row["destination"]]
         assert sorted(name for row in changed for name in row["upstream"]) == sorted(columns)
@@ -402,4 +407,5 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
             "app.checked": len(rows),
             "app.bag": 2,
         }
+        assert verified("table_name", "differences") == []
     assert drainer.stop() == 0, drainer.tail()

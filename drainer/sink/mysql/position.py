@@ -41,6 +41,11 @@ _TABLES: Final = (
     b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
     b" borders LONGTEXT NULL, loaded BIGINT NOT NULL,"
     b" PRIMARY KEY (cluster_id, changefeed, table_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_check ("
+    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
+    b" table_name VARCHAR(140) NOT NULL, verified_ts BIGINT UNSIGNED NOT NULL, checked_ts BIGINT UNSIGNED NOT NULL,"
+    b" differences BIGINT NOT NULL,"
+    b" PRIMARY KEY (cluster_id, changefeed, table_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
     b"CREATE TABLE IF NOT EXISTS %(schema)s.%(checkpoint)s"
     b" (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
 )
@@ -102,7 +107,7 @@ class _Tables:
         return self.session.query(self._text(text, values))
 
     def _text(self, text: str, values: Sequence[Value]) -> bytes:
-        names = ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load")
+        names = ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load", "drainer_check")
         tables = {name: self.changefeed.table(name).decode() for name in names}
         first, *rest = (piece.format_map(tables).encode() for piece in text.split("?"))
         pieces = [first]

@@ -134,8 +134,16 @@ class MySQLSink:
         driver.patiently("recycle bin", bin_.read)
         self._moved(stored.commit_ts, stored.schema_version)
         fresh = missing is not None
-        loads = tuple(self.loads())
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or (), loads)
+        return Position(
+            stored.commit_ts,
+            stored.schema_version,
+            stored.intent,
+            fresh,
+            settled,
+            missing or (),
+            tuple(self.loads()),
+            tuple(driver.patiently("verifications", lambda session: driver.store(session).verifications())),
+        )
 
     def _take(self, session: ServerSession, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
         """Create the position if there is none, and take its epoch. Return None if there was one, else the tables of

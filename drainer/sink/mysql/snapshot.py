@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from drainer.ddl.lexer import quoted
 from drainer.row.codec import Codec
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.schema.view import TableVersions
-from drainer.sink.base import Identity
+from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import DestinationDown, PositionMoved, SchemaMoved
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
@@ -140,6 +140,10 @@ class ServerSnapshot:
             raise DestinationDown(f"{self._changefeed.label}: {error}") from error
         finally:
             session.close()
+
+    def record(self, found: Sequence[Verification], known: Container[int]) -> None:
+        with contextlib.closing(self._connected()) as session, session.transaction():
+            self._store(session).put_verifications(found, known)
 
     def close(self) -> None:
         self._session.close()

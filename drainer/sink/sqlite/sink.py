@@ -36,7 +36,13 @@ from drainer.sink.sqlite.snapshot import FileSnapshot
 POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
 JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
 LOADS: Final = quote(table_name("tidb_binlog", "drainer_load"))
-_NAMES: Final = {"drainer_position": POSITION, "drainer_ddl": JOBS, "drainer_load": LOADS}
+CHECKS: Final = quote(table_name("tidb_binlog", "drainer_check"))
+_NAMES: Final = {
+    "drainer_position": POSITION,
+    "drainer_ddl": JOBS,
+    "drainer_load": LOADS,
+    "drainer_check": CHECKS,
+}
 
 _TABLES: Final = (
     f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
@@ -48,6 +54,9 @@ _TABLES: Final = (
     f"CREATE TABLE IF NOT EXISTS {LOADS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
     "table_id INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
     "PRIMARY KEY (cluster_id, changefeed, table_id))",
+    f"CREATE TABLE IF NOT EXISTS {CHECKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "table_id INTEGER NOT NULL, table_name TEXT NOT NULL, verified_ts INTEGER NOT NULL, checked_ts INTEGER NOT NULL, "
+    "differences INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, table_id))",
 )
 
 
@@ -130,9 +139,17 @@ class SQLiteSink:
                 stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
                 store.create(stored.commit_ts, loads=first.loads)
             self._epoch = store.take_epoch(stored.epoch, identity.node_id)
-            loads = tuple(store.loads())
+            loads, verifications = tuple(store.loads()), tuple(store.verifications())
         self.commit_ts = stored.commit_ts
-        return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing, loads=loads)
+        return Position(
+            stored.commit_ts,
+            stored.schema_version,
+            None,
+            fresh,
+            missing=missing,
+            loads=loads,
+            verifications=verifications,
+        )
 
     def apply(self, work: SegmentWork, schema_version: int) -> None:
         self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import pyarrow as pa
 from drainer.batch.work import SegmentWork
 from drainer.row.codec import Codec
 from drainer.schema.view import TableVersions
+from drainer.sink.base import Verification
 from drainer.sink.errors import DestinationDown, DestinationRefused, SchemaMoved
 from drainer.sink.mysql.rows.format import string_literal
 from drainer.sink.position import SqlPositionStore
@@ -63,14 +64,23 @@ class FileSnapshot:
         return [b"(" + b",".join(map(_literal, SQLITE_VALUES.unpack(key))) + b")" for key in keys]
 
     def transact(self, body: Callable[[Transaction], None]) -> None:
+        with self._transaction() as connection:
+            stored = settled(self._store(connection))
+            if stored.schema_version != self.schema_version:
+                raise SchemaMoved(f"{self._path}: a DDL ran since the check began")
+            body(_FileTransaction(connection, stored.commit_ts))
+
+    def record(self, found: Sequence[Verification], known: Container[int]) -> None:
+        with self._transaction() as connection:
+            self._store(connection).put_verifications(found, known)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
             try:
                 connection.execute("BEGIN IMMEDIATE")  # no other writer until it ends
-                stored = settled(self._store(connection))
-                if stored.schema_version != self.schema_version:
-                    raise SchemaMoved(f"{self._path}: a DDL ran since the check began")
-                body(_FileTransaction(connection, stored.commit_ts))
+                yield connection
                 connection.execute("COMMIT")
             except sqlite3.DatabaseError as error:
                 raise DestinationDown(f"{self._path}: {error}") from error

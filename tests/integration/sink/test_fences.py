@@ -40,7 +40,7 @@ def tables(mariadb_server: MariaDB) -> Iterator[tuple[MariaDB, ServerSession]]:
 @pytest.fixture
 def empty(tables: tuple[MariaDB, ServerSession]) -> MariaDB:
     server = tables[0]
-    for name in ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load", "checkpoint"):
+    for name in ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load", "drainer_check", "checkpoint"):
         server.query(f"DELETE FROM tidb_binlog.{name}")
     return server
 

@@ -26,7 +26,7 @@ from drainer.service import check as module
 from drainer.service import first_load
 from drainer.service.check import CheckOptions, TableCheck, check, shown, sources_of
 from drainer.service.first_load import GC_TTL_S
-from drainer.sink.base import Identity
+from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import DestinationDown, PositionMoved, RowsRefused, SchemaMoved
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.sqlite import layout
@@ -239,6 +239,56 @@ def test_table_that_was_renamed_meanwhile_is_compared_under_its_new_name(config:
     with mock.patch.object(Table, "compared", compared), mock.patch.object(module, "sources_of", sources):
         found = checked(config)
     assert [(one.table, one.is_equal) for one in found] == [("shop.t6", False), ("shop.t7", True)]
+
+
+def recorded(config: Path, at: int = TS + 1) -> list[Verification]:
+    """What the next drainer finds. Moves the position."""
+    sink = SQLiteSink(config.with_name("x.sqlite"))
+    found = sink.open(Identity(7, "default", "d"), 0).verifications
+    sink.advance(at + 1, 9)
+    sink.close(clean=True)
+    return list(found)
+
+
+def test_destination_has_the_last_comparison_of_each_table(config: Path) -> None:
+    assert run(config) == NOT_EQUAL
+    assert recorded(config) == [
+        Verification(5, "shop.t5", TS + 1, TS + 1),
+        Verification(6, "shop.t6", 0, TS + 1, 2),
+    ]
+    assert run(config, "-repair") == 0
+    assert recorded(config, TS + 2)[1] == Verification(6, "shop.t6", TS + 2, TS + 2)
+    with contextlib.closing(sqlite3.connect(config.with_name("x.sqlite"))) as file:
+        file.execute('DELETE FROM "shop.t6" WHERE id = 1')
+        file.commit()
+    assert run(config, "-table", "*6") == NOT_EQUAL
+    assert recorded(config, TS + 3) == [
+        Verification(5, "shop.t5", TS + 2, TS + 2),
+        Verification(6, "shop.t6", TS + 2, TS + 3, 1),
+    ]
+
+
+def test_comparison_of_a_table_that_is_no_longer_there_is_forgotten(config: Path) -> None:
+    run(config)
+    jobs = json.loads(config.with_name("history.json").read_text())
+    config.with_name("history.json").write_text(json.dumps(jobs[:1]))
+    assert run(config) == 0
+    assert [one.table for one in recorded(config)] == ["shop.t5"]
+
+
+def test_table_that_was_not_compared_keeps_what_is_stored(config: Path) -> None:
+    run(config)
+    with mock.patch.object(Table, "compared", side_effect=RowsRefused("no", schema="shop", table="t5")):
+        assert run(config) == 2
+    assert [one.checked_ts for one in recorded(config)] == [TS + 1, TS + 1]
+
+
+def test_comparison_that_cannot_be_stored_is_reported_all_the_same(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch.object(FileSnapshot, "record", side_effect=DestinationDown("read-only")):
+        assert run(config) == NOT_EQUAL
+    assert "2 rows differ" in capsys.readouterr().out
 
 
 def test_difference_of_a_table_that_a_ddl_may_have_exchanged_is_looked_for_again(config: Path) -> None:

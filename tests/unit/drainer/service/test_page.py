@@ -13,6 +13,7 @@ from drainer.sink.retry import Failures
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
     "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "", "Standbys": [], "Building": [],
+    "VerifiedThrough": 0, "VerifyError": "", "Verified": [],
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"driver": 3, "distributed": 1}, "LastBatch": {"mode": "driver", "bytes": 2048}, "Duplicates": 0,

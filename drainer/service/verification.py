@@ -1,0 +1,151 @@
+"""Compares the tables with upstream's every `upstream.check-interval`, as `drainer check` does, while the drainer runs.
+
+The comparison is a process of its own at low priority: the stream waits neither for its CPU nor for its memory. What it
+found is stored in the destination, and shown by /status, the page and metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Final
+
+from binlog.cluster import tso
+from binlog.errors import BinlogError
+from binlog.runtime import log, metrics
+
+from drainer.config import Config
+from drainer.sink.base import Verification
+
+_PRIORITY: Final = 10  # added to the process's niceness
+_RETRY_S: Final = 600.0  # after a comparison that failed
+
+_VERIFIED = metrics.gauge(
+    "drainer_verified_through", "every compared table was equal to upstream's at this time or later, physical ms; 0: no"
+)
+_DIFFERING = metrics.gauge("drainer_differing_tables", "tables that differed from upstream's when last compared")
+_log = log.get_logger(__name__)
+
+NOT_VERIFIED: Final[dict[str, object]] = {"VerifiedThrough": 0, "VerifyError": "", "Verified": []}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of one comparison. `tables`: all, none if it failed as a whole; `error`: why it did, or why some tables
+    were not compared."""
+
+    tables: tuple[Verification, ...] = ()
+    error: str = ""
+
+
+async def compared(config: Config) -> Found:
+    """Compare all tables in a process, which ends with this call."""
+    context = multiprocessing.get_context("spawn")  # a fork would have the threads' locks
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_process, args=(sender, config), daemon=True)
+    process.start()
+    sender.close()
+    receiving = asyncio.ensure_future(asyncio.to_thread(_received, receiver))
+    try:
+        return await asyncio.shield(receiving)
+    finally:
+        process.terminate()
+        await receiving
+        await asyncio.to_thread(process.join)
+        receiver.close()
+
+
+def _received(receiver: Connection) -> Found:
+    try:
+        found: Found = receiver.recv()
+    except EOFError:
+        return Found(error="its process ended early; its output has the reason")
+    return found
+
+
+def _process(sender: Connection, config: Config) -> None:
+    os.nice(_PRIORITY)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the drainer gets it, too, and ends this process
+    log.setup(config.log_level, "")
+    from drainer.service.check import CheckOptions, check
+
+    try:
+        checks = asyncio.run(check(config, CheckOptions(), asyncio.Event()))
+    except BinlogError as error:
+        sender.send(Found(error=str(error)))
+        return
+    errors = [f"{one.table}: {one.error}" for one in checks if one.error]
+    more = f", and {len(errors) - 1} other tables" if len(errors) > 1 else ""
+    sender.send(Found(tuple(one.verification() for one in checks), "".join(errors[:1]) + more))
+
+
+class Verifier:
+    """`found`: the comparisons that the destination has stored; `compare`: compares all tables."""
+
+    def __init__(
+        self,
+        config: Config,
+        found: Iterable[Verification] = (),
+        compare: Callable[[Config], Awaitable[Found]] = compared,
+    ) -> None:
+        self._config = config
+        self._compare = compare
+        self._interval_s = config.upstream.check_interval.total_seconds()
+        self._error = ""
+        self._show(found)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        if not self._interval_s:
+            await asyncio.Event().wait()
+        pause_s = self._due_s()
+        while True:
+            await asyncio.sleep(pause_s)
+            began_s = time.monotonic()
+            found = await self._compare(self._config)
+            self._error = found.error
+            if found.tables:
+                before = {one.table_id: one for one in self._tables}
+                self._show(one.after(before.get(one.table_id)) for one in found.tables)
+            if found.error:
+                _log.warning("tables could not be compared with upstream's", error=found.error)
+            for one in found.tables:
+                if one.differences:
+                    _log.warning("table differs from upstream's: drainer check shows how", table=one.table)
+            every_s = min(self._interval_s, _RETRY_S) if found.error else self._interval_s
+            pause_s = max(0.0, every_s - (time.monotonic() - began_s))
+
+    def document(self) -> dict[str, object]:
+        """Fields of /status. `VerifiedThrough`: every compared table was equal at this TSO or later, 0: not all."""
+        return {
+            "VerifiedThrough": self._through_ts(),
+            "VerifyError": self._error,
+            "Verified": [
+                {
+                    "table": one.table,
+                    "verifiedThrough": one.verified_ts,
+                    "checked": one.checked_ts,
+                    "differences": one.differences,
+                }
+                for one in self._tables
+            ],
+        }
+
+    def _show(self, found: Iterable[Verification]) -> None:
+        self._tables = sorted(found, key=lambda one: one.table)
+        _VERIFIED.set(tso.physical_ms(self._through_ts()))
+        _DIFFERING.set(sum(1 for one in self._tables if one.differences))
+
+    def _through_ts(self) -> int:
+        return min((one.verified_ts for one in self._tables), default=0)
+
+    def _due_s(self) -> float:
+        """Return in how many seconds the table that was compared longest ago is due."""
+        oldest_s = min((tso.physical_ms(one.checked_ts) / 1000 for one in self._tables), default=0.0)
+        return max(0.0, oldest_s + self._interval_s - time.time())

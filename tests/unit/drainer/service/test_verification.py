@@ -1,0 +1,149 @@
+"""Comparisons on a schedule: when they run, and what is shown of them."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing.process
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import pytest
+from binlog.cluster import tso
+from binlog.errors import ConfigError
+from prometheus_client import REGISTRY
+
+from drainer.config import Config
+from drainer.service.page import page
+from drainer.service.verification import Found, Verifier, compared
+from drainer.sink.base import Verification
+from tests.unit.drainer.service.test_page import DOCUMENT
+
+NOW = tso.compose(int(time.time() * 1000), 0)
+HOUR = tso.compose(3_600_000, 0)
+EQUAL, OLDER = Verification(1, "a.b", NOW, NOW), Verification(2, "a.c", NOW - HOUR, NOW - HOUR)
+
+
+def config(**upstream: object) -> Config:
+    return Config.model_validate({"node-id": "d", "upstream": {"host": "tidb", "check-interval": "1h"} | upstream})
+
+
+async def ran(found: Sequence[Found], stored: Iterable[Verification] = (), **upstream: object) -> Verifier:
+    """A verifier whose comparisons have ended as `found` says; then one is under way that does not end."""
+    left, under_way = list(found), asyncio.Event()
+
+    async def compare(_: Config) -> Found:
+        if not left:
+            under_way.set()
+            await asyncio.Event().wait()
+        return left.pop(0)
+
+    verifier = Verifier(config(**upstream), stored, compare)
+    running = asyncio.ensure_future(verifier.run())
+    async with asyncio.timeout(20):
+        await under_way.wait()
+    running.cancel()
+    return verifier
+
+
+def metric(name: str) -> float | None:
+    return REGISTRY.get_sample_value(f"binlog_{name}")
+
+
+async def test_difference_keeps_when_a_table_was_verified_before() -> None:
+    found = Found((Verification(1, "a.b", 0, NOW, 3), OLDER))
+    verifier = await ran([Found((OLDER, Verification(1, "a.b", NOW - HOUR, NOW - HOUR))), found], **FREQUENT)
+    assert verifier.document() == {
+        "VerifiedThrough": NOW - HOUR,
+        "VerifyError": "",
+        "Verified": [
+            {"table": "a.b", "verifiedThrough": NOW - HOUR, "checked": NOW, "differences": 3},
+            {"table": "a.c", "verifiedThrough": NOW - HOUR, "checked": NOW - HOUR, "differences": 0},
+        ],
+    }
+    assert metric("drainer_differing_tables") == 1
+    assert metric("drainer_verified_through") == tso.physical_ms(NOW - HOUR)
+    shown = page({**DOCUMENT, **verifier.document()})
+    assert escape("Table a.b differed from upstream's at ") in shown
+    assert "drainer check -table a.b" in shown
+    assert "2 tables compared with" in shown
+
+
+FREQUENT = {"check-interval": "1ms"}
+
+
+async def test_table_that_could_not_be_compared_keeps_its_last_comparison() -> None:
+    unknown = Verification(1, "a.b", 0, 0)
+    verifier = await ran([Found((unknown,), "a.b: gone")], [EQUAL, OLDER], **FREQUENT)
+    assert verifier.document()["Verified"] == [
+        {"table": "a.b", "verifiedThrough": NOW, "checked": NOW, "differences": 0}
+    ]
+    assert verifier.document()["VerifyError"] == "a.b: gone"
+    assert escape("Not compared with upstream's: a.b: gone") in page({**DOCUMENT, **verifier.document()})
+
+
+async def test_failed_comparison_keeps_all_and_the_next_one_clears_the_error() -> None:
+    failed = await ran([Found(error="no TiDB")], [EQUAL], **FREQUENT)
+    assert (failed.document()["VerifiedThrough"], failed.document()["VerifyError"]) == (NOW, "no TiDB")
+    mended = await ran([Found(error="no TiDB"), Found((EQUAL,))], [EQUAL], **FREQUENT)
+    assert mended.document()["VerifyError"] == ""
+
+
+async def test_tables_are_compared_at_once_if_one_was_never_compared_or_is_due() -> None:
+    await ran([])
+    await ran([], [EQUAL, OLDER])
+
+
+@pytest.mark.parametrize("upstream", [{}, {"check-interval": "0"}], ids=["not due", "no interval"])
+async def test_nothing_is_compared_before_it_is_due(upstream: dict[str, object]) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await Verifier(config(**upstream), [EQUAL], _unexpected).run()
+
+
+async def _unexpected(_: Config) -> Found:
+    raise AssertionError("compared")
+
+
+async def test_comparison_is_a_process_that_says_why_it_failed() -> None:
+    found = await compared(Config.model_validate({"node-id": "d"}))
+    assert found == Found(error="upstream.host: give a TiDB server of upstream, whose tables are to be read")
+
+
+async def process_of(comparing: asyncio.Future[Found]) -> list[multiprocessing.process.BaseProcess]:
+    """The call starts it before it first waits."""
+    await asyncio.wait([comparing], timeout=0)
+    found = multiprocessing.active_children()
+    assert found
+    return found
+
+
+async def test_process_ends_with_the_drainer() -> None:
+    comparing = asyncio.ensure_future(compared(config()))
+    children = await process_of(comparing)
+    comparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await comparing
+    assert all(not child.is_alive() for child in children)
+
+
+async def test_process_that_dies_is_an_error() -> None:
+    comparing = asyncio.ensure_future(compared(config()))
+    for child in await process_of(comparing):
+        child.kill()
+    assert "ended early" in (await comparing).error
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"upstream": {"check-interval": "1h"}}, "upstream.check-interval needs upstream.host"),
+        (
+            {"upstream": {"host": "h", "check-interval": "1h"}, "syncer": {"db-type": "file"}},
+            "a destination of db-type file has no tables",
+        ),
+    ],
+)
+def test_schedule_that_cannot_be_kept_is_refused(values: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Config.model_validate({"node-id": "d"} | values).check()

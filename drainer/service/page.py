@@ -14,6 +14,7 @@ LAG_WARN_S = 30.0
 PENDING_WARN_S = 10.0
 BATCH_WARN_S = 60.0
 FAILING_BAD_S = 30.0  # a shorter failure is usual, such as a DDL that waits for a lock
+TABLES_NAMED = 10
 
 
 def page(document: Mapping[str, Any], history: History | None = None, now_s: float = 0.0) -> str:
@@ -79,21 +80,19 @@ def _verified(document: Mapping[str, Any]) -> Sequence[Fact]:
     through_ts = document["VerifiedThrough"]
     through = tso.format_local(through_ts)[:19] if through_ts else "not all tables yet"
     differing = any(one["differences"] for one in tables)
-    what = f"{len(tables):,} tables compared with upstream's"
+    what = f"{len(tables):,} tables compared with upstream"
     return (Fact("verified through", through, what, Mood.BAD if differing else Mood.GOOD),)
 
 
 def _differing(document: Mapping[str, Any]) -> list[Alarm]:
-    found = [
-        Alarm(
-            f"Table {one['table']} differed from upstream's at {tso.format_local(one['checked'])[:19]}: "
-            f"{one['differences']:,} rows or parts of its definition; see drainer check -table {one['table']}"
-        )
-        for one in document["Verified"]
-        if one["differences"]
-    ]
+    found = []
+    tables = [one["table"] for one in document["Verified"] if one["differences"]]
+    if tables:
+        more = f" and {len(tables) - TABLES_NAMED:,} more" if len(tables) > TABLES_NAMED else ""
+        names = ", ".join(tables[:TABLES_NAMED])
+        found.append(Alarm(f"Differ from upstream, drainer check shows how: {names}{more}"))
     if document["VerifyError"]:
-        found.append(Alarm(f"Not compared with upstream's: {document['VerifyError']}", Mood.WARN))
+        found.append(Alarm(f"Not compared with upstream: {document['VerifyError']}", Mood.WARN))
     return found
 
 

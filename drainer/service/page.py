@@ -90,7 +90,7 @@ def _differing(document: Mapping[str, Any]) -> list[Alarm]:
     if tables:
         more = f" and {len(tables) - TABLES_NAMED:,} more" if len(tables) > TABLES_NAMED else ""
         names = ", ".join(tables[:TABLES_NAMED])
-        found.append(Alarm(f"Differ from upstream, drainer check shows how: {names}{more}"))
+        found.append(Alarm(f"Tables that differ from upstream: {names}{more}; drainer check shows the rows"))
     if document["VerifyError"]:
         found.append(Alarm(f"Not compared with upstream: {document['VerifyError']}", Mood.WARN))
     return found

@@ -121,17 +121,13 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
         if pump["lateCommits"]:
             late = ", ".join(map(str, pump["lateCommitTS"]))
             found.append(Alarm(f"Pump {pump['node']} accepted commits at or below its resolved ts: {late}"))
-        oldest_s = _oldest_s(pump)
+        oldest_s = max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
         if oldest_s >= PENDING_WARN_S:
             text = (
                 f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: settle it with binlogctl settle"
             )
             found.append(Alarm(text, Mood.WARN))
     return found
-
-
-def _oldest_s(pump: Mapping[str, Any]) -> float:
-    return max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
 
 
 def _steering(document: Mapping[str, Any]) -> Sequence[Table]:

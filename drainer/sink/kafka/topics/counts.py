@@ -54,6 +54,7 @@ class TopicCounts:
 
     def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
+        self.stops_at_changes = config.partition_change == "stop"
         self._config = config
         self._stop = stop
         self._lock = threading.RLock()
@@ -69,10 +70,6 @@ class TopicCounts:
             else None
         )
         self._prepared: set[tuple[str, tuple[object, ...]]] = set()  # topic and key of a table
-
-    @property
-    def stops_at_changes(self) -> bool:
-        return self._config.partition_change == "stop"
 
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
         """Start with the notes that are recorded with the position `commit_ts`, and add the default topic. The schema

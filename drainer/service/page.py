@@ -21,8 +21,9 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
+    synced = "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
     facts = (
-        Fact("lag", span_text(lag_s), _synced(document), _lag_mood(document, lag_s)),
+        Fact("lag", span_text(lag_s), synced, _lag_mood(document, lag_s)),
         Fact("position", _time(document), f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
@@ -87,10 +88,6 @@ def _time(document: Mapping[str, Any]) -> str:
 def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:
     is_late = lag_s - document["DelaySeconds"] >= LAG_WARN_S
     return Mood.WARN if is_late or document["HeldBack"] or document["Error"] or document["Paused"] else Mood.GOOD
-
-
-def _synced(document: Mapping[str, Any]) -> str:
-    return "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:

@@ -66,16 +66,12 @@ class Transaction:
         """Send messages in this order."""
         self.sent += self._producer.send(topic, partition, messages, self._deadline)
 
-    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
-        """Send messages after everything else. Without transactions: after the position, because rows must not be
-        repeated after these messages."""
-        self._last.append((topic, partition, messages))
-
     def resolve(self, publication: Publication, commit_ts: int) -> None:
-        """Send a resolved event to every partition, after everything else."""
+        """Send a resolved event to every partition, after everything else. Without transactions: after the position,
+        because rows must not be repeated after these messages."""
         messages = publication.encoder.resolved(commit_ts)
         for topic, partition in publication.partitions() if messages else ():
-            self.send_last(topic, partition, messages)
+            self._last.append((topic, partition, messages))
 
     def send_the_last(self) -> None:
         for topic, partition, messages in self._last:

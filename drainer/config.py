@@ -32,7 +32,7 @@ from binlog.topic.settings import TopicSection
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from drainer.extras import KAFKA, missing
-from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
+from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection, TableName
 from drainer.pumps.go_pump import SILENCE_MAX_S
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
@@ -44,13 +44,6 @@ from drainer.sink.registry import KINDS, sections, sink, taken
 from drainer.sink.settings import SyncerSettings, ToSection, UpstreamServer
 
 PORT = 8249
-
-
-class TableName(Section):
-    """One table in a filter list; `~` begins a regular expression."""
-
-    db_name: str = Field(description="database; `~` begins a regular expression")
-    tbl_name: str = Field(description="table; `~` begins a regular expression")
 
 
 class DdlRewrite(Section):
@@ -374,12 +367,7 @@ class SyncerSection(OriginalSyncerSection):
         return self.channel_id if self.loopback_control else None
 
     def policy(self) -> Policy:
-        rules = [
-            RewriteRule(
-                (rule.sql,) if isinstance(rule.sql, str) and rule.sql else tuple(rule.sql), rule.job_id, rule.commit_ts
-            )
-            for rule in self.ddl_rewrite
-        ]
+        rules = [RewriteRule(rule.statements(), rule.job_id, rule.commit_ts) for rule in self.ddl_rewrite]
         ignored = frozenset(self.ignore_txn_commit_ts)
         return Policy(
             self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules()

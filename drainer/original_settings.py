@@ -1,7 +1,8 @@
 """Settings of the original's drainer that have no effect here, and values of them that would change what is replicated.
 
 The first are accepted, so that the original's drainer.toml can be used unchanged; a warning names those that are not
-the default. The second are rejected, because this drainer does not have the requested function.
+the default. The second are rejected, because this drainer does not have the requested function. In addition, what the
+lists of tables of the original's drainer and of reparo consist of.
 """
 
 from __future__ import annotations
@@ -62,6 +63,13 @@ def _of_a_server(value: str) -> str:
             f"the position is in the destination itself: remove it, and begin with initial-commit-ts of the {value}'s"
         )
     return value
+
+
+class TableName(Section):
+    """One table in a filter list, of `[syncer]` and of reparo; `~` begins a regular expression."""
+
+    db_name: str = Field(description="database; `~` begins a regular expression")
+    tbl_name: str = Field(description="table; `~` begins a regular expression")
 
 
 class RelaySection(Section):

@@ -220,9 +220,13 @@ class Pipeline:
         """Report the current batch to the status page: since when it is applied, and why it fails until it succeeds."""
         self.progress.batch_since_s = time.time()
         try:
-            with _failures_reported():
-                yield
+            yield
             FAILURES.clear("batch")
+        except Stopped:
+            raise
+        except Exception as error:
+            FAILURES.failed("batch", error, tries=TRIES_REPORTED)
+            raise
         finally:
             self.progress.batch_since_s = 0.0
 
@@ -247,14 +251,3 @@ class Pipeline:
                 f"batch ({plan.after_ts}, {plan.until_ts}] does not begin at the destination's position "
                 f"{self.progress.position_ts}"
             )
-
-
-@contextlib.contextmanager
-def _failures_reported() -> Iterator[None]:
-    try:
-        yield
-    except Stopped:
-        raise
-    except Exception as error:
-        FAILURES.failed("batch", error, tries=TRIES_REPORTED)
-        raise

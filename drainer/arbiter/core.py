@@ -160,14 +160,10 @@ class Batches:
         self._bytes_max = bytes_max
         self._may_exist = may_exist
         self._held: list[Replayed] = []
-        self._rows = self._bytes = self._transactions = 0
+        self._rows = self._bytes = 0
+        self.held = 0  # how many transactions wait
         self._place = ""
         self.counts = Counter[str]()  # by the types of the original's metric
-
-    @property
-    def held(self) -> int:
-        """How many transactions wait."""
-        return self._transactions
 
     def add(self, record: Record) -> None:
         """Raises ArbiterError that names topic, partition and offset."""
@@ -202,11 +198,11 @@ class Batches:
 
     @property
     def _is_full(self) -> bool:
-        return self._transactions >= self._batch_max or self._rows >= ROWS_MAX
+        return self.held >= self._batch_max or self._rows >= ROWS_MAX
 
     def _hold(self, commit_ts: int, events: Sequence[Event], size: int, *, is_first: bool) -> None:
         rows = [event for event in events if isinstance(event, RowEvent) and event.schema.lower() != OWN_SCHEMA]
-        self._transactions += is_first
+        self.held += is_first
         self._held.append(Replayed(commit_ts, rows))
         self._rows += len(rows)
         self._bytes += size
@@ -218,10 +214,10 @@ class Batches:
     def _flush(self, ts: int) -> None:
         position = replace(self._next, ts=ts, status=RUNNING)
         self._move(position, self._held, None)
-        self.counts["Txn"] += self._transactions
+        self.counts["Txn"] += self.held
         self.counts.update(event.change.capitalize() for one in self._held for event in one.events)
         self._held = []
-        self._rows = self._bytes = self._transactions = 0
+        self._rows = self._bytes = self.held = 0
 
     def _ddl(self, event: DdlEvent, offset: int) -> None:
         position = replace(self._next, ts=event.commit_ts, status=RUNNING)

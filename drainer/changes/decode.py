@@ -102,10 +102,6 @@ class ColumnDecoder:
         self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
         self._vector_rows_min = vector_rows_min
 
-    @property
-    def view(self) -> SchemaView:
-        return self.decoder.view
-
     def decode(self, rows: Rows, *, whole: bool = True) -> Iterator[Changes]:
         """Decode all rows except those that the view skips (schema.view.SkipReason). Without `whole`, old images have
         only the columns of the fold's key, in tables that have one.

@@ -97,7 +97,6 @@ def _message(step: steps.Ddl, router: Router, change: TableChange | None, type_c
         type_code=type_code,
         before=described(before, version - 1),
         after=described(after, version),
-        job_id=step.job.id,
     )
     has_rows = first is not None and first.info.has_rows
     return DdlMessage(router.topic(first.schema, first.name) if first and has_rows else router.default_topic, ddl)

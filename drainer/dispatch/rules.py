@@ -161,6 +161,8 @@ class Router:
         self._protocol = protocol
         default = TopicExpression(default_topic)
         self.rules = (*(self._read(rule) for rule in rules), Rule(None, Method.TABLE, default))
+        # Whether a rule or selector names columns, which a table may not have. Otherwise `check` finds nothing.
+        self.names_columns = bool(self.selectors) or any(rule.columns or rule.index for rule in self.rules)
         self._found: dict[tuple[str, str], Rule] = {}
 
     def _read(self, rule: DispatchRule) -> Rule:
@@ -202,12 +204,6 @@ class Router:
     def may_conflict(self, topic: str) -> bool:
         """Return whether a table that is dispatched by conflict could have this topic."""
         return any(rule.method is Method.CONFLICT and rule.topic.may_be(topic) for rule in self.rules)
-
-    @property
-    def names_columns(self) -> bool:
-        """Return whether a rule or selector names columns, which a table may not have. Otherwise `check` finds
-        nothing."""
-        return bool(self.selectors) or any(rule.columns or rule.index for rule in self.rules)
 
     def check(self, table: Table) -> None:
         """Check that the selector and the rule of a table can be applied to it, before it has rows. `table`: with all

@@ -100,7 +100,6 @@ class Ddl:
     type_code: int
     before: Table | None = None
     after: Table | None = None
-    job_id: int = 0
 
 
 class TableEncoder(Protocol):

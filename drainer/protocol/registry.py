@@ -12,7 +12,6 @@ from drainer.protocol.options import ProtocolOptions, option_table
 
 if TYPE_CHECKING:
     from drainer.protocol.encoder import Decoder, Encoder
-    from drainer.protocol.options import ProtocolOptions
 
 
 # Name → the package. That of Canal has CanalEncoder in its module `encoder` and CanalDecoder in `decoder`, and so on;

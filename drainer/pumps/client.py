@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import grpc
 import grpc.aio
@@ -40,7 +40,6 @@ class NoExtension(BinlogError):
 class Inspection:
     """A pump's own counters. `late_count`: commits accepted at or below a resolved ts that it had published."""
 
-    resolved_ts: int
     pending_count: int
     pending: tuple[Pending, ...]
     late_count: int
@@ -157,6 +156,7 @@ class ExtensionPump:
     def __init__(self, node_id: str, host: str, *, cluster_id: int, security: Security) -> None:
         self._node_id = node_id
         self._host = host
+        self._name = f"pump {node_id} ({host})"
         self._cluster_id = cluster_id
         self._channel = aio_channel(host, security)
         self._stub = stub_of(self._channel, ext.DESCRIPTOR, "PumpExt")
@@ -172,10 +172,7 @@ class ExtensionPump:
             schema_version=limits.schema_version,
             large_bytes_min=limits.large_bytes_min,
         )
-        try:
-            answer: ext.WatermarkResp = await self._stub.Watermark(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
+        answer: ext.WatermarkResp = await self._answer(self._stub.Watermark, request, after_ts)
         if 0 < after_ts < answer.purged_ts:
             raise PurgedPosition(after_ts, answer.purged_ts)
         return PumpMark(
@@ -199,21 +196,14 @@ class ExtensionPump:
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
         request = ext.CountReq(cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts)
-        try:
-            answer: ext.CountResp = await self._stub.Count(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
+        answer: ext.CountResp = await self._answer(self._stub.Count, request, after_ts)
         return Counted(answer.count, answer.bytes if answer.bytes_exact else None)
 
     async def inspect(self) -> Inspection | None:
         request = ext.InspectReq(cluster_id=self._cluster_id, pending_max=PENDING_SHOWN_MAX)
-        try:
-            answer: ext.InspectResp = await self._stub.Inspect(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise translate(error, f"pump {self._node_id} ({self._host})") from error
+        answer: ext.InspectResp = await self._answer(self._stub.Inspect, request)
         pending = tuple(map(_pending, answer.pending))
         return Inspection(
-            answer.resolved_ts,
             answer.pending_count,
             pending,
             answer.late_commit_count,
@@ -233,12 +223,19 @@ class ExtensionPump:
                 if count.full:
                     break
             else:
-                received.check(f"pump {self._node_id} ({self._host})", after_ts=after_ts, until_ts=until_ts)
+                received.check(self._name, after_ts=after_ts, until_ts=until_ts)
         except grpc.aio.AioRpcError as error:
-            raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
+            raise translate(error, self._name, after_ts=after_ts) from error
         finally:
             stream.cancel()
         return count.result()
+
+    async def _answer(self, method: Any, request: object, after_ts: int = 0) -> Any:
+        """Call a method. Raises what `translate` returns."""
+        try:
+            return await method(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, self._name, after_ts=after_ts) from error
 
     async def close(self) -> None:
         await self._channel.close()

@@ -12,17 +12,11 @@ from binlog.runtime.fields import Names, Section, Tso, ZoneName
 from binlog.runtime.reference import Flag
 from pydantic import Field
 
+from drainer.original_settings import TableName
 from drainer.schema.filter import Filter
 from drainer.sink.replay import ReplaySettings
 
 PRINT: Final = "print"
-
-
-class TablePatterns(Section):
-    """`[[replicate-do-table]]` and its like."""
-
-    db_name: str = Field(description="database; `~` begins a regular expression")
-    tbl_name: str = Field(description="table; `~` begins a regular expression")
 
 
 class DestSection(Section):
@@ -71,9 +65,9 @@ class ReparoConfig(Section):
         "of the original's drainer",
     )
     replicate_do_db: Names = Field((), description="databases to apply; `~` begins a regular expression")
-    replicate_do_table: tuple[TablePatterns, ...] = Field((), description="tables to apply")
+    replicate_do_table: tuple[TableName, ...] = Field((), description="tables to apply")
     replicate_ignore_db: Names = Field((), description="databases to leave out")
-    replicate_ignore_table: tuple[TablePatterns, ...] = Field((), description="tables to leave out")
+    replicate_ignore_table: tuple[TableName, ...] = Field((), description="tables to leave out")
     log_file: str = Field("", description="file for the log; empty: standard error")
     log_level: str = Field("info", description="debug, info, warn, error or fatal")
 

@@ -130,16 +130,11 @@ class Codec:
         self.key_of = key_function(key, self.column_types)
         self.imaged = key.imaged  # computed once: read for every row
         self.ignored_kinds = view.ignored_kinds.get(at.table_id, frozenset())
-        self._at = at
+        self.at = at
         self._stored_generated = stored_generated
         self._view = view
         self._schema_version = schema_version
         self._lax = schema_version != at.at_version or at.at_version != at.current_version
-
-    @property
-    def at(self) -> TableAt:
-        """The table that its rows belong to."""
-        return self._at
 
     def asking_for(self, needed: Collection[int]) -> Codec:
         """A codec of the same rows that decodes at least these columns of old images."""
@@ -149,7 +144,7 @@ class Codec:
         found = self._asking.get(columns)
         if found is None:
             found = self._asking[columns] = Codec(
-                self._at, self._schema_version, self._view, columns, stored_generated=self._stored_generated
+                self.at, self._schema_version, self._view, columns, stored_generated=self._stored_generated
             )
         return found
 
@@ -190,22 +185,22 @@ class Codec:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
-            coming = self._view.upcoming_columns.get((self._at.table_id, column_id))
+            coming = self._view.upcoming_columns.get((self.at.table_id, column_id))
             if coming is not None and coming.may_precede_ddl(values.get(column_id), values):
                 return
-            if column_id in self._at.current.columns_by_id:
-                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.columns_being_dropped:
+            if column_id in self.at.current.columns_by_id:
+                if not self.shape.foldable and (self.at.table_id, column_id) in self._view.columns_being_dropped:
                     raise ColumnGoing(
-                        table_id=self._at.table_id,
+                        table_id=self.at.table_id,
                         column_id=column_id,
                         schema_version=self._schema_version,
                         commit_ts=commit_ts,
                     )
-            elif self._at.applied is not None and column_id in self._at.applied.left_out:
+            elif self.at.applied is not None and column_id in self.at.applied.left_out:
                 return
-            elif not self._view.skips_column(self._at.table_id, column_id, self._schema_version):
+            elif not self._view.skips_column(self.at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(
-                    table_id=self._at.table_id,
+                    table_id=self.at.table_id,
                     column_id=column_id,
                     schema_version=self._schema_version,
                     commit_ts=commit_ts,
@@ -222,7 +217,7 @@ class Codec:
 
     def fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
         """Raise the error as one of a row of this table."""
-        table = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self._at.table_id}, commit_ts {commit_ts})"
+        table = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self.at.table_id}, commit_ts {commit_ts})"
         raise DecodeError(f"row of {table}: {err.what}", offset=err.offset, detail=err.detail) from None
 
 

@@ -99,6 +99,7 @@ class SchemaProvider:
         read_snapshot: Callable[[], Awaitable[SchemaSnapshot]] | None = None,
     ) -> None:
         self._sources = tuple(sources)
+        self.complete = all(source.complete for source in sources)  # whether together they have every relevant job
         self._read_snapshot = read_snapshot
         self._snapshot: SchemaSnapshot | None = None
         self._policy = policy
@@ -106,11 +107,6 @@ class SchemaProvider:
         self._logged_sources: list[JobSource] = []
         self._outage = Outage(_log, "DDL history is unavailable", "DDL history is available again")
         self.schema = Schema.open(self._history, position_ts=0, policy=policy)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the sources together contain every relevant job."""
-        return all(source.complete for source in self._sources)
 
     async def open(
         self,

@@ -174,15 +174,11 @@ class Rules:
         self, routes: Sequence[Route] = (), columns: Sequence[ColumnRule] = (), rows: Sequence[RowRule] = ()
     ) -> None:
         self._routes, self._columns, self._rows = routes, columns, rows
+        self.merges = any(route.source_column for route in routes)  # whether several tables may go to one name
         self._known: dict[int, tuple[str, TableInfo, AppliedRules | None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._routes or self._columns or self._rows)
-
-    @property
-    def merges(self) -> bool:
-        """Whether several tables may go to one name."""
-        return any(route.source_column for route in self._routes)
 
     def name(self, schema: str, table: str) -> tuple[str, str]:
         """The name of a table at the destination."""

@@ -211,14 +211,15 @@ class Schema:
         self, history: JobHistory, policy: Policy, *, position_ts: int, first_start: bool, complete: bool
     ) -> None:
         self._history = history
-        self._policy = policy
+        self.policy = policy
         self._opened_ts = position_ts
         self._first_start = first_start
-        self._catalog = Catalog()
+        self.catalog = Catalog()  # of the destination; callers must not modify it
         self._pending: list[tuple[int, int]] = []  # (version from which rows need the job, its id)
         self._due: dict[int, int] = {}  # job id → that version, of pending jobs
         self._ran: set[int] = set()
-        self._settled_version = 0
+        # Rows up to this schema version can be applied without reading the sources again.
+        self.settled_version = 0
         self._complete = complete
         self._unknown_columns: dict[tuple[int, int], int] = {}
         self._verified: dict[int, int] = {}
@@ -247,27 +248,13 @@ class Schema:
         `base`: the catalog before the first job of `history`, where that does not begin with the first job of all.
         """
         schema = cls(history, policy or Policy(), position_ts=position_ts, first_start=first_start, complete=complete)
-        schema._catalog = base or schema._catalog
+        schema.catalog = base or schema.catalog
         for job in history:
             marked = job_done is not None and job_done(job.id)
             by_version = (job_done is None or not job.finished_ts) and job.schema_version <= schema_version
             schema._add(job, done=marked or by_version)
-        schema._settled_version = max(schema_version, history.greatest_version)
+        schema.settled_version = max(schema_version, history.greatest_version)
         return schema
-
-    @property
-    def policy(self) -> Policy:
-        return self._policy
-
-    @property
-    def catalog(self) -> Catalog:
-        """The catalog of the destination; callers must not modify it."""
-        return self._catalog
-
-    @property
-    def settled_version(self) -> int:
-        """Rows up to this schema version can be applied without reading the sources again."""
-        return self._settled_version
 
     @property
     def applied_version(self) -> int:
@@ -283,8 +270,8 @@ class Schema:
 
     def settle(self, version: int) -> None:
         """Record that the sources were read after a row of `version` was seen: jobs still missing are running."""
-        if version > self._settled_version:
-            self._settled_version = version
+        if version > self.settled_version:
+            self.settled_version = version
             self._view = None
 
     def job(self, job_id: int) -> Job | None:
@@ -303,22 +290,22 @@ class Schema:
     def job_that_drops_column(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that drops this column."""
         jobs = (job for job in self._pending_jobs() if job.table_id == table_id)
-        return next((job for job in jobs if column_id in lost_columns(job, self._catalog)), None)
+        return next((job for job in jobs if column_id in lost_columns(job, self.catalog)), None)
 
     @property
     def unenforced_from(self) -> int | None:
         """From this ts on TiDB may not enforce every unique key that the destination has; None: no such job."""
-        return unenforced_from(self._pending_jobs(), self._catalog)
+        return unenforced_from(self._pending_jobs(), self.catalog)
 
     @property
     def fold_key_drop(self) -> Job | None:
         """The pending job that drops a fold key and must run before the first row after its start_ts."""
-        return fold_key_drop(self._pending_jobs(), self._catalog)
+        return fold_key_drop(self._pending_jobs(), self.catalog)
 
     def job_that_drops(self, *, schema: str, table: str, key: str) -> Job | None:
         """The pending job that drops this unique key and may be brought forward."""
         return job_that_drops(
-            self._pending_jobs(), self._catalog, self._policy.rules, schema=schema, table=table, key=key
+            self._pending_jobs(), self.catalog, self.policy.rules, schema=schema, table=table, key=key
         )
 
     def _pending_jobs(self) -> Iterator[Job]:
@@ -349,7 +336,7 @@ class Schema:
 
     def plan(self, job: Job, *, query: str, commit_ts: int, own_ts: int, early: bool) -> Planned:
         """Apply `job` to a copy of the catalog. A DDL that fails before `commit` leaves this schema unchanged."""
-        catalog = self._catalog.copy()
+        catalog = self.catalog.copy()
         name_before = catalog.schema_name(job.schema_id)
         changes = job_effects.apply(catalog, job, self._public_version(job))
         name = catalog.schema_name(job.schema_id) or name_before or job.schema_name
@@ -365,16 +352,16 @@ class Schema:
             changes=changes,
             may_exist=self._first_start and job.start_ts <= self._opened_ts,
         )
-        if self._policy.rules:  # those that cannot be applied to its tables are told before it runs
-            self._policy.viewed(catalog.replicated(self._policy.filter.allows)[0])
-        text = independent(job, query, self._catalog)
-        known = self._catalog.replicated(self._policy.filter.allows)[0] if self._policy.rules.merges else {}
+        if self.policy.rules:  # those that cannot be applied to its tables are told before it runs
+            self.policy.viewed(catalog.replicated(self.policy.filter.allows)[0])
+        text = independent(job, query, self.catalog)
+        known = self.catalog.replicated(self.policy.filter.allows)[0] if self.policy.rules.merges else {}
         tables = [(table.schema, table.current) for table in known.values()]
-        return Planned(job, catalog, self._policy.step(proposed, text, tables))
+        return Planned(job, catalog, self.policy.step(proposed, text, tables))
 
     def commit(self, planned: Planned) -> None:
         """Adopt the planned catalog, after the job has run downstream or needed no statement."""
-        self._catalog = planned.catalog
+        self.catalog = planned.catalog
         self._remove_pending(planned.job)
         self._view = None
 
@@ -385,36 +372,36 @@ class Schema:
     def view(self) -> SchemaView:
         """The current schema as an immutable value for decoders."""
         if self._view is None:
-            tables, gone = self._catalog.replicated(self._policy.filter.allows)
-            tables, ignored_kinds = self._policy.viewed(tables)
+            tables, gone = self.catalog.replicated(self.policy.filter.allows)
+            tables, ignored_kinds = self.policy.viewed(tables)
             due = self._pending[0][0] if self._pending else 0
             unknown_columns = None if self._complete else dict(self._unknown_columns)
-            relocations, relocated_ids = dict(self._catalog.relocations), dict(self._catalog.relocated_ids)
+            relocations, relocated_ids = dict(self.catalog.relocations), dict(self.catalog.relocated_ids)
             known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
             self._view = SchemaView(
                 tables,
                 gone,
                 due,
-                self._settled_version,
+                self.settled_version,
                 unknown_columns,
                 relocations,
                 relocated_ids,
                 known,
                 verified,
                 columns_being_dropped=columns_being_dropped(
-                    islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog
+                    islice(self._pending_jobs(), RUNNING_JOBS_MAX), self.catalog
                 ),
-                upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog),
+                upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self.catalog),
                 ignored_kinds=ignored_kinds,
                 marks=self._marks(),
             )
         return self._view
 
     def _marks(self) -> MarkTables | None:
-        channel_id = self._policy.channel_id
+        channel_id = self.policy.channel_id
         if channel_id is None:
             return None
-        tables = self._catalog.tables.items()
+        tables = self.catalog.tables.items()
         return MarkTables(channel_id, {i: table for i, table in tables if is_mark_table(table.schema, table.name)})
 
     def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
@@ -424,7 +411,7 @@ class Schema:
 
     def newest(self, table_id: int) -> TableInfo | None:
         """The TableInfo after the last known job of the table, pending or not."""
-        found = self._catalog.locate(table_id)
+        found = self.catalog.locate(table_id)
         info = found.info if found else None
         for job in self._pending_jobs():
             if job.table_info is not None and job.table_info.id == table_id:
@@ -440,7 +427,7 @@ class Schema:
         if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job) or job.id in self._ran:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
-            job_effects.apply(self._catalog, job, self._public_version(job))
+            job_effects.apply(self.catalog, job, self._public_version(job))
         elif job.id not in self._due:
             self._add_pending(job, self._public_version(job))
         self._view = None

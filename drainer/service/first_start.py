@@ -38,14 +38,10 @@ def is_given(config: Config) -> bool:
     return "initial_commit_ts" in config.model_fields_set
 
 
-def only_published(config: Config) -> bool:
-    """Return whether the jobs published in etcd are the only DDL history source."""
-    return not config.schema_.history_file and not config.schema_.history_url
-
-
 async def first_start(config: Config, known: Known, pumps: PumpSet) -> FirstStart:
     """Return the start options from which the destination chooses if it has no position."""
-    may_begin = not is_given(config) and only_published(config) and bool(known.tables)
+    only_published = not config.schema_.history_file and not config.schema_.history_url
+    may_begin = not is_given(config) and only_published and bool(known.tables)
     if may_begin and await _has_everything(pumps, known.first_ts):
         return FirstStart(known.tables, BEGINNING_TS)
     return FirstStart(known.tables)

@@ -22,8 +22,9 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
+    synced = "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
     facts = (
-        Fact("lag", span_text(lag_s), _synced(document), _lag_mood(document, lag_s)),
+        Fact("lag", span_text(lag_s), synced, _lag_mood(document, lag_s)),
         Fact("position", _time(document), f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
@@ -114,10 +115,6 @@ def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:
     return Mood.WARN if is_late or document["HeldBack"] or document["Error"] or document["Paused"] else Mood.GOOD
 
 
-def _synced(document: Mapping[str, Any]) -> str:
-    return "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
-
-
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
     found = [*_failing(document), *_differing(document)]
     if document["Paused"]:
@@ -146,17 +143,13 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
         if pump["lateCommits"]:
             late = ", ".join(map(str, pump["lateCommitTS"]))
             found.append(Alarm(f"Pump {pump['node']} accepted commits at or below its resolved ts: {late}"))
-        oldest_s = _oldest_s(pump)
+        oldest_s = max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
         if oldest_s >= PENDING_WARN_S:
             text = (
                 f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: settle it with binlogctl settle"
             )
             found.append(Alarm(text, Mood.WARN))
     return found
-
-
-def _oldest_s(pump: Mapping[str, Any]) -> float:
-    return max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
 
 
 def _steering(document: Mapping[str, Any]) -> Sequence[Table]:

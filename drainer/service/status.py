@@ -68,10 +68,6 @@ _LATE = metrics.gauge(
 )
 
 
-async def _not_steered(_request: Request) -> Response:
-    return result("this drainer cannot be steered", CONFLICT, status=CONFLICT)
-
-
 class Status:
     """Builds the status document on request; keeps only the time of the last applied row."""
 
@@ -84,9 +80,9 @@ class Status:
         scheduler: Scheduler,
         pumps: PumpSet,
         synced_after_s: float,
+        steer: Action,
         first_ts: int = 0,
         stop: Callable[[Event], None] = lambda _event: None,
-        steer: Action = _not_steered,
         available_bytes: Callable[[], int] = lambda: 0,
         standbys: Callable[[], Sequence[str]] = tuple,
         verification: Callable[[], Mapping[str, object]] = NOT_VERIFIED.copy,

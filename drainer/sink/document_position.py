@@ -68,7 +68,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPositionStore:
-    """See position.PositionStore. Operations change `document` directly. The caller, who owns the transaction, then
+    """See position.SqlPositionStore. Operations change `document` directly. The caller, who owns the transaction, then
     stores or discards it."""
 
     document: Document

@@ -8,7 +8,8 @@
     DDL jobs   which have been run, and which one a crash interrupted
 
 A PositionStore works within a transaction of its caller: its changes become durable with that transaction or not at
-all. Implementations: SqlPositionStore below (servers and SQLite), document_position.py (memory and a file).
+all. There are SqlPositionStore below (servers and SQLite), which says what the methods do, and DocumentPositionStore
+(memory and a file).
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from binlog.cluster import tso
 
 from drainer.sink.base import SCHEMA_ID, Intent, TableLoad, Verification
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
+
+if TYPE_CHECKING:
+    from drainer.sink.document_position import DocumentPositionStore
+
+PositionStore: TypeAlias = "SqlPositionStore | DocumentPositionStore"
 
 DONE = "done"
 BUILDING: Final = "building"  # of an index, beside the stream; a state has at most 8 characters
@@ -52,66 +58,6 @@ class JobMark:
     schema_version: int = 0
     statement: int = 0
     plan: str = ""
-
-
-class PositionStore(Protocol):
-    """The stored state of one changefeed. The caller begins and ends the transaction. Methods with an `epoch` raise
-    Fenced if another epoch is stored, and PositionMoved if the stored position is not the expected one; nothing is
-    changed then."""
-
-    @property
-    def label(self) -> str:
-        """Names the changefeed and the destination, for errors."""
-        ...
-
-    def read(self) -> Stored | None:
-        """Return the stored position, None if the changefeed has none. Raises DestinationRefused if it cannot be
-        read."""
-        ...
-
-    def create(self, commit_ts: int, schema_version: int = 0) -> None:
-        """Store a first position with epoch 0. The epoch is then taken as at every later start."""
-        ...
-
-    def take_epoch(self, epoch: int, node_id: str) -> int:
-        """Replace `epoch` by the next one (compare and swap, rule 15: fencing), and return that."""
-        ...
-
-    def hold(self, epoch: int) -> None:
-        """Check that `epoch` is the stored one, and keep it so until the transaction ends."""
-        ...
-
-    def move(self, *, epoch: int, after_ts: int, until_ts: int, schema_version: int) -> None:
-        """Move the position to until_ts. This is the fence of every transaction: the stored position must be exactly
-        after_ts, the stored epoch `epoch`, and no range may be open. The schema version never decreases (D-CP-05)."""
-        ...
-
-    def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        """Record the range that is about to be distributed, and its stage. The stored position must be
-        intent.after_ts."""
-        ...
-
-    def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:
-        """Move the position to intent.until_ts, because the range has been applied, and close the intent."""
-        ...
-
-    def job(self, job_id: int) -> JobMark | None: ...
-
-    def open_jobs(self) -> list[JobMark]:
-        """Return the jobs that are not DONE, ordered by id."""
-        ...
-
-    def mark_job(self, mark: JobMark) -> None:
-        """Store the mark, replacing an earlier one of the same job."""
-        ...
-
-    def forget_job(self, job_id: int) -> None:
-        """Remove the mark of a job of which nothing was executed. A job that is DONE is kept."""
-        ...
-
-    def purge_jobs(self, *, before: int, before_ts: int) -> None:
-        """Remove the jobs that are DONE and have an id below `before` and a commit_ts below `before_ts`."""
-        ...
 
 
 def purge_old_jobs(store: PositionStore, job_id: int, commit_ts: int) -> None:
@@ -198,15 +144,20 @@ class Tables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SqlPositionStore:
-    """See position.PositionStore."""
+    """The stored state of one changefeed. The caller begins and ends the transaction. Methods with an `epoch` raise
+    Fenced if another epoch is stored, and PositionMoved if the stored position is not the expected one; nothing is
+    changed then."""
 
     tables: Tables
 
     @property
     def label(self) -> str:
+        """Names the changefeed and the destination, for errors."""
         return self.tables.label
 
     def read(self) -> Stored | None:
+        """Return the stored position, None if the changefeed has none. Raises DestinationRefused if it cannot be
+        read."""
         rows = self.tables.query(
             f"SELECT commit_ts, schema_version, epoch, node_id, intent FROM {{drainer_position}} WHERE {OURS}",
             self.tables.key,
@@ -218,9 +169,10 @@ class SqlPositionStore:
         return Stored(int(commit_ts or 0), int(schema_version or 0), int(epoch or 0), str(node_id), opened, stage)
 
     def create(self, commit_ts: int, schema_version: int = 0, *, loads: bool = False) -> None:
-        """`loads`: with the load of SCHEMA_ID. Loads of an earlier position are forgotten, with the marks of what they
-        created: jobs below 0. All of this precedes the position, because the caller may have no transaction, and no
-        position may be found without its load."""
+        """Store a first position with epoch 0. The epoch is then taken as at every later start. `loads`: with the load
+        of SCHEMA_ID. Loads of an earlier position are forgotten, with the marks of what they created: jobs below 0. All
+        of this precedes the position, because the caller may have no transaction, and no position may be found without
+        its load."""
         self.tables.execute(f"DELETE FROM {{drainer_load}} WHERE {OURS}", self.tables.key)
         self.tables.execute(f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<0", self.tables.key)
         if loads:
@@ -232,23 +184,30 @@ class SqlPositionStore:
         )
 
     def take_epoch(self, epoch: int, node_id: str) -> int:
+        """Replace `epoch` by the next one (compare and swap, rule 15: fencing), and return that."""
         if not self._swap("epoch=?, node_id=?", (epoch + 1, node_id), "epoch=?", (epoch,)):
             raise taken_meanwhile(self)
         return epoch + 1
 
     def hold(self, epoch: int) -> None:
+        """Check that `epoch` is the stored one, and keep it so until the transaction ends."""
         if not self._swap("epoch=epoch", (), "epoch=?", (epoch,)):
             raise refusal(self, epoch=epoch, after_ts=0, until_ts=0)
 
     def move(self, *, epoch: int, after_ts: int, until_ts: int, schema_version: int) -> None:
+        """Move the position to until_ts. This is the fence of every transaction: the stored position must be exactly
+        after_ts, the stored epoch `epoch`, and no range may be open. The schema version never decreases (D-CP-05)."""
         self._moved(epoch, after_ts, until_ts, schema_version, "", "intent IS NULL")
 
     def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
+        """Record the range that is about to be distributed, and its stage. The stored position must be
+        intent.after_ts."""
         values = (intent_text(intent, stage),)
         if not self._swap("intent=?", values, "epoch=? AND commit_ts=?", (epoch, intent.after_ts)):
             raise refusal(self, epoch=epoch, after_ts=intent.after_ts, until_ts=intent.until_ts)
 
     def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:
+        """Move the position to intent.until_ts, because the range has been applied, and close the intent."""
         self._moved(epoch, intent.after_ts, intent.until_ts, schema_version, ", intent=NULL", "intent IS NOT NULL")
 
     def _moved(self, epoch: int, after_ts: int, until_ts: int, schema_version: int, and_set: str, only: str) -> None:
@@ -266,6 +225,7 @@ class SqlPositionStore:
         return next(iter(self._jobs("job_id=?", job_id)), None)
 
     def open_jobs(self) -> list[JobMark]:
+        """Return the jobs that are not DONE, ordered by id."""
         return self._jobs("state<>?", DONE)
 
     def _jobs(self, where: str, value: Value) -> list[JobMark]:
@@ -280,6 +240,7 @@ class SqlPositionStore:
         ]
 
     def mark_job(self, mark: JobMark) -> None:
+        """Store the mark, replacing an earlier one of the same job."""
         self.tables.execute(
             "REPLACE INTO {drainer_ddl}"
             " (cluster_id, changefeed, job_id, state, commit_ts, schema_version, statement, plan)"
@@ -288,6 +249,7 @@ class SqlPositionStore:
         )
 
     def forget_job(self, job_id: int) -> None:
+        """Remove the mark of a job of which nothing was executed. A job that is DONE is kept."""
         text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id=? AND state<>?"
         self.tables.execute(text, (*self.tables.key, job_id, DONE))
 
@@ -346,6 +308,7 @@ class SqlPositionStore:
             )
 
     def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        """Remove the jobs that are DONE and have an id below `before` and a commit_ts below `before_ts`."""
         text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<? AND commit_ts<? AND state=?"
         self.tables.execute(text, (*self.tables.key, before, before_ts, DONE))
 

@@ -21,7 +21,7 @@ from drainer.sink.settings import ToSection
 if TYPE_CHECKING:
     from drainer.sink.base import AnySink
     from drainer.sink.replay import Replayer, ReplaySettings
-    from drainer.sink.settings import SyncerSettings, ToSection
+    from drainer.sink.settings import SyncerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
     if db_type not in able:
         raise ConfigError(f"dest-type {db_type!r}: must be print or one of {', '.join(able)}")
     model = section(db_type)
-    keys = {info.alias or name for name, info in model.model_fields.items()}
+    keys = _keys(model)
     to = model.model_validate({key: value for key, value in values.items() if key in keys}, by_alias=True)
     try:
         to.check()

@@ -40,12 +40,7 @@ class SchemaRegistry:
         by each request."""
         self._http = RegistryHttp(access, wait_s=wait_s, timeout_s=timeout_s, stop=stop)
         self._schemas: dict[int, str] = {}
-        self._ids: SchemaIds = {}
-
-    @property
-    def ids(self) -> SchemaIds:
-        """Return the ids of all schemas that were registered so far."""
-        return self._ids
+        self.ids: SchemaIds = {}  # of all schemas that were registered so far
 
     def check(self) -> None:
         """Check that the registry answers, accepts the credentials and supports Avro. Raises DestinationRefused or
@@ -66,7 +61,7 @@ class SchemaRegistry:
         """The schema's id; the same again where the subject has it already.
 
         Raises SchemaRefused, DestinationRefused or DestinationDown."""
-        known = self._ids.get(subject, {}).get(fingerprint(schema))
+        known = self.ids.get(subject, {}).get(fingerprint(schema))
         if known is not None:
             return known
         try:
@@ -84,7 +79,7 @@ class SchemaRegistry:
         found = _member(answer, "id")
         if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
             raise DestinationRefused(f"schema registry {self._http.url}: {found!r} as the id of a schema of {subject}")
-        self._ids = merged(self._ids, [(RequiredSchema(subject, schema), found)])
+        self.ids = merged(self.ids, [(RequiredSchema(subject, schema), found)])
         _log.info("schema registered", subject=subject, id=found)
         return found
 
@@ -92,7 +87,7 @@ class SchemaRegistry:
         """`ids`, with these among them. Raises as `register`."""
         for one in required:
             self.register(one.subject, one.schema)
-        return self._ids
+        return self.ids
 
     def schema(self, schema_id: int) -> str:
         """Return the schema of an id. Raises LookupError if the id does not exist, DestinationRefused if the schema is

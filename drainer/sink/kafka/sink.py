@@ -97,13 +97,16 @@ class KafkaSink:
         self, config: KafkaConfig, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """`publication`: without topics yet."""
+        self.name = f"kafka://{config.address}/{publication.router.default_topic}"
+        self.retry_for_s = config.retry_for_s
+        self.advance_s = config.resolved_s
         self._config = config
         self._publication = publication
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._driver: Driver | None = None
         self._topics: TopicCounts | None = None
-        self._commit_ts = 0
+        self.commit_ts = 0
         self._schema_version = 0
         self._moved_s = 0.0
         # Only for the thread that plans: a Publication is not safe for use by several threads.
@@ -115,10 +118,6 @@ class KafkaSink:
         self._keyless = KeylessTables(publication)
 
     @property
-    def name(self) -> str:
-        return f"kafka://{self._config.address}/{self._publication.router.default_topic}"
-
-    @property
     def slotting(self) -> PartitionSlotting:
         """Return the slotting for the topics that are known now."""
         driver, topics = self._opened()
@@ -127,19 +126,6 @@ class KafkaSink:
     @property
     def parallel(self) -> KafkaSink:
         return self
-
-    @property
-    def retry_for_s(self) -> float:
-        return self._config.retry_for_s
-
-    @property
-    def commit_ts(self) -> int:
-        return self._commit_ts
-
-    @property
-    def advance_s(self) -> float:
-        """Return the interval, in seconds, at which `advance` is to be called while there are no rows."""
-        return self._config.resolved_s
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         if not self._config.control_topic:
@@ -162,7 +148,7 @@ class KafkaSink:
             topics.begin(driver.document.notes, stored.commit_ts)
             if driver.use_batches(topics.publication.batch_bytes):
                 driver.lose()
-            self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
+            self.commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
             if self._config.exactly_once:
                 driver.wait_until_ended(list(topics.publication.partitions()))
             if stored.intent is None:
@@ -224,10 +210,10 @@ class KafkaSink:
     def advance(self, commit_ts: int, schema_version: int) -> None:
         """Move the position. If the last move was less than `resolved_s` seconds ago, only keep it in memory: the next
         transaction writes it."""
-        if commit_ts == self._commit_ts:
+        if commit_ts == self.commit_ts:
             return
         if self._monotonic() - self._moved_s < self._config.resolved_s:
-            self._commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
+            self.commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
             return
         self._take_up_partitions()
         self._move(f"position {commit_ts}", commit_ts, schema_version, lambda transaction: None)
@@ -302,7 +288,7 @@ class KafkaSink:
         driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts)
         self._moved(intent.until_ts, schema_version)
         crash_point("kafka.committed")
-        take_up_after_range(driver, topics, self._commit_ts, self._catch_up)
+        take_up_after_range(driver, topics, self.commit_ts, self._catch_up)
         return None
 
     def _move(
@@ -331,11 +317,11 @@ class KafkaSink:
     def _catch_up(self, transaction: Transaction) -> None:
         """Move the written position to the one that `advance` has kept in memory."""
         stored = transaction.store.document.stored
-        if stored is not None and stored.commit_ts < self._commit_ts:
+        if stored is not None and stored.commit_ts < self.commit_ts:
             transaction.store.move(
                 epoch=stored.epoch,
                 after_ts=stored.commit_ts,
-                until_ts=self._commit_ts,
+                until_ts=self.commit_ts,
                 schema_version=self._schema_version,
             )
 
@@ -362,18 +348,18 @@ class KafkaSink:
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raise PositionMoved if (after_ts, until_ts] does not follow the position."""
-        if after_ts != self._commit_ts:
+        if after_ts != self.commit_ts:
             raise PositionMoved(
                 f"{self._opened()[0].label}: ({after_ts}, {until_ts}] cannot be applied: its position is "
-                f"{self._commit_ts}"
+                f"{self.commit_ts}"
             )
 
     def _moved(self, commit_ts: int, schema_version: int) -> None:
-        self._commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
+        self.commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
         self._moved_s = self._monotonic()
 
     def _take_up_partitions(self, *, now: bool = False) -> None:
-        take_up(*self._opened(), self._commit_ts, self._catch_up, now=now)
+        take_up(*self._opened(), self.commit_ts, self._catch_up, now=now)
 
     def interrupt(self) -> None:
         self._stop.set()
@@ -392,13 +378,13 @@ class KafkaSink:
 
     def _settle(self, driver: Driver) -> None:
         stored = driver.document.stored
-        if stored is None or stored.intent is not None or stored.commit_ts >= self._commit_ts:
+        if stored is None or stored.intent is not None or stored.commit_ts >= self.commit_ts:
             return
         try:
-            driver.transact("position", self._catch_up, lambda found: found.commit_ts == self._commit_ts)
+            driver.transact("position", self._catch_up, lambda found: found.commit_ts == self.commit_ts)
         except DestinationError as error:
             what = "the last position could not be written; no rows follow the written one, so none is repeated"
-            _log.warning(what, written=stored.commit_ts, position=self._commit_ts, why=str(error))
+            _log.warning(what, written=stored.commit_ts, position=self.commit_ts, why=str(error))
 
     def _opened(self) -> tuple[Driver, TopicCounts]:
         assert self._driver is not None and self._topics is not None, "open() comes first"

@@ -171,7 +171,7 @@ class ServerSession:
     """One connection, with autocommit outside `begin` … `commit`."""
 
     def __init__(self, config: ServerConfig, connection: InfileConnection) -> None:
-        self._config = config
+        self.address = config.address
         self._connection = connection
         self.warning_count = 0
         self.version = ""
@@ -179,10 +179,6 @@ class ServerSession:
         self.packet_bytes_max = 1 << 22
         self.local_infile = False  # whether the server takes LOAD DATA LOCAL
         self._asserts_strictly = False
-
-    @property
-    def address(self) -> str:
-        return self._config.address
 
     def execute(self, sql: bytes) -> int:
         """Run one statement and return its affected rows (for UPDATE: matched rows)."""
@@ -211,10 +207,10 @@ class ServerSession:
             # its locks alive.
             raise self._error(error) from error
         except OSError as error:
-            raise ConnectionLost(f"{self._config.address}: {error}") from error
+            raise ConnectionLost(f"{self.address}: {error}") from error
 
     def _error(self, error: pymysql.err.Error) -> DestinationError:
-        translated = _translated(error, self._config.address)
+        translated = _translated(error, self.address)
         if isinstance(translated, ServerError) and translated.code == _ASSERTION:
             return self._assert_strictly(translated)
         return translated

@@ -89,6 +89,8 @@ class MySQLSink:
     format: Final = SQL_TEXT
 
     def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.name = f"mysql://{config.user}@{config.address}"
+        self.retry_for_s = config.retry_for_s
         self._config = config
         self._monotonic = monotonic
         self._stop = threading.Event()
@@ -96,7 +98,7 @@ class MySQLSink:
         self._ddl: DdlRunner | None = None
         self._bin: RecycleBin | None = None
         self._background: BackgroundIndexes | None = None
-        self._commit_ts = 0
+        self.commit_ts = 0
         self._schema_version = 0
         self._checkpoint_due_s = 0.0
         self._triggers: frozenset[Name] = frozenset()
@@ -104,21 +106,8 @@ class MySQLSink:
         self._missing = MissingRows()
 
     @property
-    def name(self) -> str:
-        return f"mysql://{self._config.user}@{self._config.address}"
-
-    @property
     def parallel(self) -> MySQLSink:
         return self
-
-    @property
-    def retry_for_s(self) -> float:
-        return self._config.retry_for_s
-
-    @property
-    def commit_ts(self) -> int:
-        """The position after the sink's last operation."""
-        return self._commit_ts
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         tls.report(self._config)
@@ -239,9 +228,9 @@ class MySQLSink:
             writer.folded(folded, thorough=thorough)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        if commit_ts == self._commit_ts:
+        if commit_ts == self.commit_ts:
             return
-        after_ts, checkpoint = self._commit_ts, self._checkpoint_is_due()
+        after_ts, checkpoint = self.commit_ts, self._checkpoint_is_due()
         self._ready().transact(
             f"position {commit_ts}",
             lambda session: self._fence(session, after_ts, commit_ts, schema_version, checkpoint),
@@ -360,7 +349,7 @@ class MySQLSink:
         try:
             driver.transact(
                 "checkpoint at the end",
-                lambda session: self._checkpoint(session, self._commit_ts, self._schema_version, consistent=True),
+                lambda session: self._checkpoint(session, self.commit_ts, self._schema_version, consistent=True),
                 lambda stored: False,
                 wait_s=_CLOSE_WAIT_S,
             )
@@ -422,7 +411,7 @@ class MySQLSink:
         return self._bin
 
     def _moved(self, commit_ts: int, schema_version: int) -> None:
-        self._commit_ts = commit_ts
+        self.commit_ts = commit_ts
         self._schema_version = max(self._schema_version, schema_version)
         bin_ = self._recycled()
         if bin_.is_due(commit_ts):

@@ -58,10 +58,7 @@ class RecycleBin:
     def __init__(self, identity: Identity, keep_ms: int) -> None:
         self._tag = recycle_names.tag(identity)
         self._keep_ms = keep_ms
-
-    @property
-    def keeps(self) -> bool:
-        return self._keep_ms > 0
+        self.keeps = keep_ms > 0
 
     def put_away(self, connection: sqlite3.Connection, step: Ddl, table: Located) -> None:
         """Rename a table, which must be there and have no index, into the bin."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from binlog import envelope
@@ -24,10 +24,6 @@ from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.planner_client import PlannerLine
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # The stream reader of the drainer itself, and the task it plans.
 #

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from binlog.errors import BinlogError
 
-from drainer.temporary_files import sweep
-
 
 class SparkUnavailable(BinlogError):
     """Spark cannot be started; the text gives the cause."""
@@ -142,11 +140,6 @@ def archive_of(java_version: str) -> Path:
     """Path of the class archive for this Spark and Java (drainer.spark.startup.class_archive creates it)."""
     name = f"spark-{metadata.version('pyspark')}-{home_mark()}-java-{java_version}.jsa"
     return cache_folder() / name
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove files of about 150 MB that a killed creation of the archive at `path` left."""
-    sweep(path.parent, MAKING)
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:

@@ -27,14 +27,8 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup import fork_client, node_requirements, supervisor
-from drainer.spark.startup.java import (
-    SparkUnavailable,
-    archive_of,
-    check_java,
-    java_options,
-    lean_home,
-    remove_leftovers,
-)
+from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, check_java, java_options, lean_home
+from drainer.temporary_files import sweep
 
 # Spark settings of the drainer, chosen by measurement, and its log4j configuration.
 
@@ -263,7 +257,7 @@ def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bo
     it exists. Raises SparkUnavailable if there is no Java or no master."""
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
-    remove_leftovers(classes)
+    sweep(classes.parent, MAKING)  # files of about 150 MB that a killed creation of the archive left
     # Workers run `python3` from PATH unless this variable is set; Spark reads its own setting only in spark-submit.
     os.environ["PYSPARK_PYTHON"] = python_of(conf)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -54,10 +54,11 @@ class TopicCounts:
 
     def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
+        self.stops_at_changes = config.partition_change == "stop"
         self._config = config
         self._stop = stop
         self._lock = threading.RLock()
-        self._publication = publication
+        self.publication = publication  # for the topics that are known now
         self._generation = 0
         self._ids: dict[str, str] = {}
         self._sent_ts = 0
@@ -69,15 +70,6 @@ class TopicCounts:
             else None
         )
         self._prepared: set[tuple[str, tuple[object, ...]]] = set()  # topic and key of a table
-
-    @property
-    def publication(self) -> Publication:
-        """Return the publication for the topics that are known now."""
-        return self._publication
-
-    @property
-    def stops_at_changes(self) -> bool:
-        return self._config.partition_change == "stop"
 
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
         """Start with the notes that are recorded with the position `commit_ts`, and add the default topic. The schema
@@ -104,11 +96,11 @@ class TopicCounts:
                 **self.admin.ids(recorded),
                 **{str(topic): str(id_) for topic, id_ in notes.get(_IDS, {}).items()},
             }
-            self.know([self._publication.router.default_topic])
+            self.know([self.publication.router.default_topic])
 
     def notes(self) -> dict[str, Any]:
         """Return the notes to record with the position."""
-        notes = {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
+        notes = {COUNTS_NOTE: dict(self.publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
         return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
 
     def announcement(self, until_ts: int, names: Iterable[str] = ()) -> dict[str, Any] | None:
@@ -131,12 +123,12 @@ class TopicCounts:
     def know(self, names: Iterable[str]) -> Publication:
         """Add these topics; create those that do not exist. Return the publication. Raises DestinationRefused,
         DestinationDown."""
-        unknown = [name for name in names if name not in self._publication.counts]
+        unknown = [name for name in names if name not in self.publication.counts]
         if not unknown:
-            return self._publication
+            return self.publication
         with self._lock:
             there = self.admin.counts()
-            counts = dict(self._publication.counts)
+            counts = dict(self.publication.counts)
             found_of = {name: there.get(name, 0) or self._create(name) for name in unknown}
             check_existing(self.admin, unknown, self._config)
             for name, found in found_of.items():
@@ -149,8 +141,8 @@ class TopicCounts:
                         partitions=found,
                     )
             self._ids.update(self.admin.ids(unknown))
-            self._set(counts, {**self._publication.topic_bytes, **self._sizes(unknown)})
-            return self._publication
+            self._set(counts, {**self.publication.topic_bytes, **self._sizes(unknown)})
+            return self.publication
 
     def _sizes(self, topics: Sequence[str]) -> dict[str, int]:
         """Return the largest batch that each topic accepts, in bytes."""
@@ -161,21 +153,21 @@ class TopicCounts:
         Raises SchemaRefused, DestinationDown."""
         with self._lock:
             new = [(topic, table) for topic, table in tables if (topic, table.key) not in self._prepared]
-            required = self._publication.required_schemas(new)
+            required = self.publication.required_schemas(new)
             if required:
                 self.register(required)
             self._prepared |= {(topic, table.key) for topic, table in new}
-            return self._publication
+            return self.publication
 
     def register(self, required: Iterable[RequiredSchema]) -> Publication:
         """Register these schemas. Return the publication with their ids. Raises SchemaRefused, DestinationDown."""
         with self._lock:
             assert self._registry is not None, "the configuration is refused without a registry"
-            self._publication = self._publication.with_ids(self._registry.register_all(required))
-            return self._publication
+            self.publication = self.publication.with_ids(self._registry.register_all(required))
+            return self.publication
 
     def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        self._publication = self._publication.with_topics(counts, sizes)
+        self.publication = self.publication.with_topics(counts, sizes)
         self._slotting = None
 
     def _create(self, name: str) -> int:
@@ -189,7 +181,7 @@ class TopicCounts:
     def _used(self, name: str, found: int) -> int:
         """Return how many of a topic's `found` partitions are used: of the default topic only partition-num."""
         wanted = self._config.partition_num
-        if not wanted or name != self._publication.router.default_topic:
+        if not wanted or name != self.publication.router.default_topic:
             return found
         if wanted > found:
             raise DestinationRefused(
@@ -203,7 +195,7 @@ class TopicCounts:
         changes."""
         with self._lock:
             if self._slotting is None or self._slotting.count != slots:
-                publication = self._publication
+                publication = self.publication
                 options = publication.options
                 dispatcher = Dispatcher(
                     publication.router, publication.counts, options.zone, raw=options.output_raw_change_event
@@ -219,7 +211,7 @@ class TopicCounts:
     def _rules(self) -> int:
         """Return a hash of the settings that decide, together with the numbers of partitions, where a row is sent and
         which of its columns."""
-        router, options = self._publication.router, self._publication.options
+        router, options = self.publication.router, self.publication.options
         parts = (
             options.output_raw_change_event,
             options.time_zone,
@@ -237,9 +229,9 @@ class TopicCounts:
             return []
         self._polled_s = time.monotonic()
         there = self._there()
-        ids = self.admin.ids(self._publication.counts)
+        ids = self.admin.ids(self.publication.counts)
         changes = []
-        for topic, recorded in self._publication.counts.items():
+        for topic, recorded in self.publication.counts.items():
             found = there.get(topic, 0)
             used = self._used(topic, found) if found else 0
             is_another = topic in self._ids and ids.get(topic, self._ids[topic]) != self._ids[topic]
@@ -249,7 +241,7 @@ class TopicCounts:
         if gone:
             raise DestinationRefused(
                 f"topic {gone[0]} was deleted, and its messages are lost: create it with "
-                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up"; events from '
+                f'{self.publication.counts[gone[0]]} partitions and set partition-change = "take-up"; events from '
                 f"here on are then sent to it"
             )
         if changes and self.stops_at_changes:
@@ -263,13 +255,13 @@ class TopicCounts:
         end_s = time.monotonic() + self._config.behind_s
         while True:
             there = self.admin.counts()
-            missing = any(there.get(topic, 0) < count for topic, count in self._publication.counts.items())
+            missing = any(there.get(topic, 0) < count for topic, count in self.publication.counts.items())
             if not missing or time.monotonic() > end_s or self._stop.wait(_ASK_AGAIN_S):
                 return there
 
     def take_up(self, changes: Sequence[PartitionCountChange]) -> dict[str, Any]:
         """Return the notes that record these changes. Call `taken_up` when they are recorded."""
-        counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
+        counts = {**self.publication.counts, **{change.topic: change.found for change in changes}}
         ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
         return {**self.notes(), COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
 
@@ -278,7 +270,7 @@ class TopicCounts:
             self._generation = int(notes[_GENERATION])
             # The thread that plans may have added topics since the notes were made.
             self._ids = {**self._ids, **notes[_IDS]}
-            self._set({**self._publication.counts, **notes[COUNTS_NOTE]}, self._publication.topic_bytes)
+            self._set({**self.publication.counts, **notes[COUNTS_NOTE]}, self.publication.topic_bytes)
 
 
 def _refusal(change: PartitionCountChange) -> str:

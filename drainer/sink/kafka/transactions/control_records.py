@@ -239,8 +239,8 @@ class Claims:
 
     def __init__(self, config: KafkaConfig, identity: Identity, reader: Reader, label: str) -> None:
         """`reader`: of the control topic; `label`: begins the text of errors."""
+        self.owner: Owner = identity.cluster_id, identity.changefeed
         self._config = config
-        self._identity = identity
         self._reader = reader
         self._label = label
         self.id = uuid.uuid4().hex
@@ -273,10 +273,6 @@ class Claims:
         self.check([*self._reader.first(POSITION_PARTITION, self._epoch, deadline), *records])
         if records:
             self._polled = records[-1].offset + 1
-
-    @property
-    def owner(self) -> Owner:
-        return self._identity.cluster_id, self._identity.changefeed
 
     def _check_owner(self, found: Iterable[EpochClaim]) -> None:
         for claim in found:

@@ -66,16 +66,12 @@ class Transaction:
         """Send messages in this order."""
         self.sent += self._producer.send(topic, partition, messages, self._deadline)
 
-    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
-        """Send messages after everything else. Without transactions: after the position, because rows must not be
-        repeated after these messages."""
-        self._last.append((topic, partition, messages))
-
     def resolve(self, publication: Publication, commit_ts: int) -> None:
-        """Send a resolved event to every partition, after everything else."""
+        """Send a resolved event to every partition, after everything else. Without transactions: after the position,
+        because rows must not be repeated after these messages."""
         messages = publication.encoder.resolved(commit_ts)
         for topic, partition in publication.partitions() if messages else ():
-            self.send_last(topic, partition, messages)
+            self._last.append((topic, partition, messages))
 
     def send_the_last(self) -> None:
         for topic, partition, messages in self._last:
@@ -98,7 +94,7 @@ class Driver:
         self.label = label_of(identity, f"topic {config.control_topic} of {config.address}")
         self._reader = Reader(config.client, config.control_topic)
         self._producer: Producer | None = None
-        self._document = Document()
+        self.document = Document()  # the committed state; callers must not change it
         self._claims = Claims(config, identity, self._reader, self.label)
         self.epoch = -1
         # The end offset of the position's partition if no other driver has written there; -1: not known.
@@ -110,11 +106,6 @@ class Driver:
     def claimed(self) -> tuple[Owner, str]:
         """Return the changefeed and the id of this driver's claim."""
         return self._claims.owner, self._claims.id
-
-    @property
-    def document(self) -> Document:
-        """Return the committed state. Callers must not change it."""
-        return self._document
 
     def deadline(self, what: str) -> RetryDeadline:
         return RetryDeadline(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
@@ -132,8 +123,8 @@ class Driver:
         self.session(deadline)
         if self._config.exactly_once:
             self.wait_until_ended(self._control())
-        fresh = self._document.stored is None
-        document = create() if fresh else self._document
+        fresh = self.document.stored is None
+        document = create() if fresh else self.document
         self._put(taken(document, self.epoch, self._identity.node_id), deadline)
         deadline.over()
         return fresh
@@ -206,7 +197,7 @@ class Driver:
                 end = self._reader.settled_end(POSITION_PARTITION, deadline)
                 records = self._reader.committed(POSITION_PARTITION, deadline)
                 self._claims.check(records)
-                self._document = self._not_older(document_of(records, self.label))
+                self.document = self._not_older(document_of(records, self.label))
             except BaseException:
                 producer.drop()
                 raise
@@ -218,7 +209,7 @@ class Driver:
     def _not_older(self, read: Document) -> Document:
         """Return the position `read`. Raises PositionMoved if it is older than the acknowledged one: brokers may have
         lost records that they acknowledged."""
-        before, now = self._document.stored, read.stored
+        before, now = self.document.stored, read.stored
         if before is not None and (now is None or now.commit_ts < before.commit_ts):
             raise PositionMoved(
                 f"{self.label}: brokers acknowledged the position {before.commit_ts}, and the stored position is "
@@ -252,11 +243,11 @@ class Driver:
         while True:
             try:
                 producer = self.session(deadline)
-                if uncertain and self._document.stored is not None and done(self._document.stored):
+                if uncertain and self.document.stored is not None and done(self.document.stored):
                     deadline.over()
                     return
                 uncertain = False
-                store = DocumentPositionStore(deepcopy(self._document), self.label)
+                store = DocumentPositionStore(deepcopy(self.document), self.label)
                 producer.begin()
                 try:
                     transaction = Transaction(store, producer, deadline)
@@ -286,14 +277,14 @@ class Driver:
             if transaction.sent:
                 crash_point("kafka.rows_acknowledged")
             self._claims.poll(deadline)
-        pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
+        pairs = [Message(key, value, 0, 0) for key, value in changed(self.document, after)]
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, deadline)
         producer.flush(deadline)
         crash_point("sink.before_commit")
         producer.commit(deadline)
         if pairs and self._position_end >= 0:
             self._position_end += len(pairs) + 1  # the commit marker
-        self._document = after
+        self.document = after
         crash_point("sink.after_commit")
         if not once:
             transaction.send_the_last()

@@ -47,13 +47,10 @@ class RecycleBin:
 
     def __init__(self, config: ServerConfig, identity: Identity) -> None:
         self.schema = config.recycle_schema
+        self.keeps = config.recycle_keep_ms > 0
         self._keep_ms = config.recycle_keep_ms
         self._tag = recycle_names.tag(identity)
         self._kept: list[Kept] = []
-
-    @property
-    def keeps(self) -> bool:
-        return self._keep_ms > 0
 
     def name_for(self, *, commit_ts: int, job_id: int, table_id: int, table: str) -> str:
         return recycle_names.name_for(self._tag, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)

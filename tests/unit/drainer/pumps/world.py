@@ -38,7 +38,7 @@ class Scripted:
         return PumpMark(self.node_id, self.host, self.extension, self.answer, self.answer, 0, 0, Stop.RESOLVED)
 
     async def inspect(self) -> Inspection | None:
-        return Inspection(0, 0, (), 0, ())
+        return Inspection(0, (), 0, ())
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         found = tuple(pair for pair in self.held if after_ts < pair[1] <= until_ts)

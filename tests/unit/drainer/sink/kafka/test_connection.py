@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.sink.kafka.settings.connection import KafkaConnectionSection
-from drainer.sink.kafka.settings.sink_uri import parse_sink_uri
+from drainer.sink.kafka.settings.connection import KafkaConnectionSection, parse_sink_uri
 
 SECRET = base64.b64encode(b"s3cret").decode()
 

@@ -49,7 +49,7 @@ def opened(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, intent: In
     topics: Any = SimpleNamespace(know=lambda names: None, prepare=lambda tables: None, stops_at_changes=False)
     topics.announcement = lambda until_ts, names: None if made._config.exactly_once else {"names": list(names)}
     topics.may_repeat = lambda commit_ts: True
-    made._driver, made._topics, made._commit_ts = driver, topics, 5
+    made._driver, made._topics, made.commit_ts = driver, topics, 5
     monkeypatch.setattr(module.KafkaSink, "_writer", lambda *_: "a writer")
     return made
 
@@ -107,7 +107,7 @@ def test_rows_written_by_driver_are_checked_before_announcement(
 ) -> None:
     """Without transactions, what is about to be sent is recorded first, and keeps the settings as an intent does."""
     sink = opened({**settings, "exactly-once": False}, monkeypatch)
-    sink._commit_ts = 0
+    sink.commit_ts = 0
     with pytest.raises(Recorded):
         sink.apply(segment_of([FITS], [rows_of(FITS)]), 1)
     with pytest.raises(DispatchError, match=r"table `db`\.`t`: "):

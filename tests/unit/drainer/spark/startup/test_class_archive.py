@@ -14,9 +14,9 @@ import pytest
 from drainer.apply.progress import Stopped
 from drainer.spark.startup import class_archive
 from drainer.spark.startup.class_archive import make_where_missing
-from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, java_options, remove_leftovers
+from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, java_options
 from drainer.spark.startup.session import start_session
-from drainer.temporary_files import LOCK, locked_folder
+from drainer.temporary_files import LOCK, locked_folder, sweep
 from tests.support.servers import missing, wait_until
 
 VERSION = "17.0.1"
@@ -148,7 +148,7 @@ def test_leftovers_of_killed_archive_maker_are_removed_and_running_ones_kept(tmp
         archive = tmp_path / "spark-4-java-17.jsa"
         archive.touch()
         with locked_folder(tmp_path, "another-") as other, locked_folder(tmp_path, MAKING) as mine:
-            remove_leftovers(archive)
+            sweep(tmp_path, MAKING)
             assert [folder.exists() for folder in folders] == [False, True]
             assert mine.exists() and other.exists() and archive.exists()
     finally:

@@ -30,7 +30,7 @@ from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
 from pumpclient.tracker import OpenTransaction
 from pumpclient.watch import Watch
-from pumpclient.writer import Counts, Ended, Limits, Writer
+from pumpclient.writer import Ended, Limits, Writer
 
 log = get_logger(__name__)
 
@@ -173,10 +173,6 @@ class PumpsClient:
     @property
     def limits(self) -> Limits:
         return self._limits
-
-    @property
-    def counts(self) -> Counts:
-        return self._writer.counts
 
     @property
     def open_transactions(self) -> int:

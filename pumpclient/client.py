@@ -185,11 +185,6 @@ class PumpsClient:
         return self._writer.cleaner.owed
 
     @property
-    def cleaned(self) -> int:
-        """The number of clean-up rollbacks that a pump has answered."""
-        return self._writer.cleaner.answered
-
-    @property
     def available_pumps(self) -> tuple[str, ...]:
         return self._pool.available()
 

@@ -1,6 +1,6 @@
 """Build hook: writes commit and time of the build into a wheel, as `binlog/COMMIT`, for `-V` and status pages.
 
-Outside a checkout (an sdist that was unpacked), or without the program git, the file that the sdist contains is kept.
+The program git is not needed. Outside a checkout (an sdist that was unpacked) the file that the sdist contains is kept.
 """
 
 from __future__ import annotations

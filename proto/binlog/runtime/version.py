@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -36,13 +35,25 @@ def _built() -> list[str]:
 
 
 def checked_out(tree: Path) -> str:
-    """Return the commit of HEAD in the checkout at `tree`, as the program git says it; empty if `tree` is not a
-    checkout, or there is no git."""
-    command = ("git", "--git-dir", str(tree / ".git"), "rev-parse", "--verify", "--quiet", "HEAD")
+    """Return the commit of HEAD in the checkout at `tree`; empty if it is not a checkout."""
+    git = tree / ".git"
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+        if git.is_file():  # a linked work tree: the file names its git folder, which names the common folder with refs
+            git = tree / git.read_text().removeprefix("gitdir: ").strip()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (git / "commondir").exists():
+            git = git / (git / "commondir").read_text().strip()
+        if (git / name).exists():
+            return (git / name).read_text().strip()
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split(" ", 1)[0]
+    except (OSError, UnicodeDecodeError):
+        pass
+    return ""
 
 
 def version_text() -> str:

@@ -40,7 +40,6 @@ class Cleaner:
         self._owed_max = owed_max
         self._owed: dict[str, deque[tuple[int, bytes]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.answered = 0
 
     @property
     def owed(self) -> int:
@@ -75,7 +74,6 @@ class Cleaner:
                 continue
             if queue and queue[0][0] == start_ts:
                 queue.popleft()
-            self.answered += 1
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
                 # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19: one

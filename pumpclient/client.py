@@ -30,7 +30,7 @@ from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
 from pumpclient.tracker import OpenTransaction
 from pumpclient.watch import Watch
-from pumpclient.writer import Counts, Ended, Limits, Writer
+from pumpclient.writer import Ended, Limits, Writer
 
 log = get_logger(__name__)
 
@@ -175,10 +175,6 @@ class PumpsClient:
         return self._limits
 
     @property
-    def counts(self) -> Counts:
-        return self._writer.counts
-
-    @property
     def open_transactions(self) -> int:
         """The number of transactions that are neither committed nor rolled back."""
         return len(self._writer.tracker)
@@ -187,11 +183,6 @@ class PumpsClient:
     def rollbacks_owed(self) -> int:
         """The number of clean-up rollbacks that are not answered yet."""
         return self._writer.cleaner.owed
-
-    @property
-    def cleaned(self) -> int:
-        """The number of clean-up rollbacks that a pump has answered."""
-        return self._writer.cleaner.answered
 
     @property
     def available_pumps(self) -> tuple[str, ...]:

@@ -74,21 +74,6 @@ class Ended(Protocol):
     def __call__(self, *, decided: bool) -> None: ...
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counters for metrics and tests."""
-
-    prewrites: int = 0
-    commits: int = 0
-    rollbacks: int = 0
-    tries_failed: int = 0
-    fallbacks: int = 0
-    slow: int = 0
-    outside: int = 0
-    undelivered: int = 0
-    expired: int = 0
-
-
 class Writer:
     """Sends each prewrite to a selected pump, and its commit or rollback to the pump that acknowledged it. One event
     loop, no threads.
@@ -121,7 +106,6 @@ class Writer:
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired
         self.tracker = tracker or Tracker()
-        self.counts = Counts()
         self.cleaner = Cleaner(self.attempt, self._may_hold)
         self.suspended = asyncio.Event()  # set when a pump is suspended, or none is available
         self._connections: dict[str, Connection] = {}
@@ -150,7 +134,6 @@ class Writer:
         except BaseException:  # also when the caller was cancelled: pumps may hold copies
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
-        self.counts.prewrites += 1
         if self.selector.name == "label":
             self._note_labels(pump)
         return pump
@@ -159,7 +142,6 @@ class Writer:
         if self._pool.labelled(pump, self._labels):
             self._outside.over()
             return
-        self.counts.outside += 1
         metrics.OUTSIDE.inc()
         self._outside.failed(labels=dict(self._labels), pump=pump)
 
@@ -176,14 +158,12 @@ class Writer:
         pump = self.tracker.ending(start_ts, commit_ts)
         key = self.tracker.prewrite_key(start_ts)
         await self._end(start_ts, commit_ts, pump, commit_payload(start_ts, commit_ts, key, ddl))
-        self.counts.commits += 1
 
     async def rollback(self, start_ts: int) -> None:
         """Roll the prewrite back. Delivery and errors as for `commit`."""
         pump = self.tracker.ending(start_ts, 0)
         key = self.tracker.prewrite_key(start_ts)
         await self._end(start_ts, 0, pump, rollback_payload(start_ts, key))
-        self.counts.rollbacks += 1
 
     async def _end(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
         task = asyncio.create_task(self._deliver(start_ts, commit_ts, pump, payload))
@@ -241,7 +221,6 @@ class Writer:
 
     def _undelivered(self, error: CommitUndelivered) -> None:
         self.tracker.undelivered(error.start_ts)
-        self.counts.undelivered += 1
         metrics.UNDELIVERED.inc()
         log.error(
             "a transaction's outcome could not be sent to its pump: its prewrite stays pending",
@@ -275,7 +254,6 @@ class Writer:
             return answer
         metrics.RPC_SECONDS.labels(answer.outcome.value).observe(took_s)
         if not answer.final:
-            self.counts.tries_failed += 1
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
             if self._pool.failed(pump, answer):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
@@ -295,7 +273,6 @@ class Writer:
     def found_slow(self, pump: str) -> None:
         """Note that the pump did not answer a prewrite within `patience_s`."""
         if self._pool.found_slow(pump):
-            self.counts.slow += 1
             metrics.SLOW.inc()
             log.warning("pump is unavailable: it is slow, or does not answer", pump=pump)
             self.suspended.set()
@@ -307,7 +284,6 @@ class Writer:
 
     def falls_back(self) -> None:
         """Note that no pump is available, or none accepted a prewrite in time: all online pumps are tried now."""
-        self.counts.fallbacks += 1
         self.suspended.set()
 
     def renew(self, pump: str, before_s: float) -> None:
@@ -354,7 +330,6 @@ class Writer:
     def report_expired(self) -> None:
         """Report transactions that are open for too long (C-09)."""
         for transaction in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
-            self.counts.expired += 1
             metrics.EXPIRED.inc()
             log.error(
                 "a transaction has been open for too long without commit or rollback",

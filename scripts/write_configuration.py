@@ -10,8 +10,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args, get_origin
 
-from binlog.runtime.reference import Flag, Key, default_text, settings, tables_of, variable
+from binlog.runtime.reference import Flag, Key, default_text, settings, variable
 from pydantic import BaseModel
 
 from drainer.arbiter.config import FLAGS as ARBITER_FLAGS
@@ -69,7 +70,7 @@ def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, en
     for path, info in settings(model):
         found = by_path.get(path, [])
         key = ".".join(path)
-        tables = tables_of(info.annotation)
+        tables = _tables_of(info.annotation)
         cells = (
             f"`[[{key}]]`" if tables else f"`{key}`",
             ", ".join(f"`-{flag.name}`" for flag in found),
@@ -84,6 +85,12 @@ def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, en
                 for inner, field in settings(tables)
             ]
     return "\n".join(rows)
+
+
+def _tables_of(annotation: object) -> type[BaseModel] | None:
+    """Return the model of the tables in a list of tables (`[[name]]` in TOML)."""
+    inner = next(iter(get_args(annotation)), None) if get_origin(annotation) in (tuple, list) else None
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
 def _code(text: str) -> str:

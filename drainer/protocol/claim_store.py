@@ -29,8 +29,8 @@ class ClaimStore(Protocol):
         """Return the location that messages contain: the store's address without secrets, and the name."""
         ...
 
-    def put(self, name: str, data: bytes) -> str:
-        """Store an object and return its location once the object is durable. Raises ClaimStoreError."""
+    def put(self, name: str, data: bytes) -> None:
+        """Store an object. It is durable when this returns. Raises ClaimStoreError."""
         ...
 
     def get(self, name: str) -> bytes:
@@ -64,7 +64,7 @@ class DirectoryStore:
         in a process of the same id."""
         return self._path / f".{name}.{uuid4().hex}"
 
-    def put(self, name: str, data: bytes) -> str:
+    def put(self, name: str, data: bytes) -> None:
         unfinished = self._unfinished(name)
         try:
             make_directory(self._path)
@@ -78,7 +78,6 @@ class DirectoryStore:
             with suppress(OSError):
                 unfinished.unlink()
             raise ClaimStoreError(f"the claim {self.location(name)} cannot be written: {error.strerror}") from None
-        return self.location(name)
 
     def get(self, name: str) -> bytes:
         try:
@@ -112,13 +111,12 @@ class ArrowStore:
     def location(self, name: str) -> str:
         return f"{self._address}/{name}"
 
-    def put(self, name: str, data: bytes) -> str:
+    def put(self, name: str, data: bytes) -> None:
         try:
             with self._files.open_output_stream(f"{self._base}/{name}") as file:
                 file.write(data)
         except OSError as error:
             raise ClaimStoreError(f"the claim {self.location(name)} cannot be written: {error}") from None
-        return self.location(name)
 
     def get(self, name: str) -> bytes:
         try:

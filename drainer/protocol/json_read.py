@@ -128,10 +128,7 @@ class Reader:
 
     def needed(self, name: str) -> Reader:
         """Return an object that is required."""
-        found = self.document.get(name)
-        if not isinstance(found, dict):
-            self.wrong(name, "an object")
-        return Reader(found, f"{self.where}.{name}")
+        return self.child(name) or self.wrong(name, "an object")
 
     def objects(self, name: str) -> list[Reader]:
         """Return the objects of an array. Empty if the member is absent or null."""

@@ -109,7 +109,7 @@ def _check_large(options: ProtocolOptions) -> None:
 def unread(package: str, given: Collection[str]) -> list[str]:
     """Return a warning for each given option that this package does not use."""
     return [
-        f"{_shown(name)} has no effect: only {protocols_text(option.packages)} use it"
+        f"{name.replace('_', '-')} has no effect: only {protocols_text(option.packages)} use it"
         for name, (_, option) in option_table().items()
         if name in given and option.packages and package not in option.packages
     ]
@@ -119,7 +119,3 @@ def protocols_text(packages: Collection[str]) -> str:
     """Return the names of the protocols of these packages."""
     shown = {"open": "open-protocol", "canal": "canal-json"}
     return ", ".join(shown.get(package, package) for package in packages)
-
-
-def _shown(name: str) -> str:
-    return name.replace("_", "-")

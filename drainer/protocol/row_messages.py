@@ -27,12 +27,6 @@ _STEP_MESSAGES: Final = 1000
 _STEP_BYTES: Final = 1 << 20
 
 
-def frame_rows(rows: Iterable[EncodedRow]) -> Iterator[Message]:
-    """Return an iterator of messages with one row each."""
-    made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
-    return cast("Iterator[Message]", map(made, ((key, value, 1, commit_ts) for key, value, commit_ts in rows)))
-
-
 class Chunk(NamedTuple):
     """Keys and values of consecutive messages. `bytes`: their total length, counted as in Message.length. `keys`: None
     if no message has a key."""
@@ -113,7 +107,8 @@ class OneRowMessages:
     joins_transactions = False
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame_rows(rows)
+        made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
+        return cast("Iterator[Message]", map(made, ((key, value, 1, commit_ts) for key, value, commit_ts in rows)))
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
         return RowMessages(parts, chosen)

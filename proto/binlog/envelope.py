@@ -15,6 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from binlog.errors import DecodeError
+from binlog.tidb.varint import encode_uvarint
 from binlog.wire import I64_SIGN, U64, WHAT, fields, signed, signed32, varint
 
 
@@ -231,15 +232,7 @@ def _expect(at: int, number: int, wire: int, wanted: int) -> None:
 
 def encode_varint(value: int) -> bytes:
     """Encode a protobuf varint. A negative int64 needs ten bytes."""
-    value &= U64
-    if value < 128:
-        return bytes((value,))
-    out = bytearray()
-    while value > 127:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_uvarint(value & U64)
 
 
 def encode_binlog(

@@ -165,12 +165,7 @@ def pulled_part(part: BinlogPart) -> Pulled:
     return Pulled(b"".join(pieces), 0 if part.offset else 1, size)
 
 
-def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
-    """Encode a PullBinlogResp."""
-    return large_entity(start_ts, commit_ts, (payload,))
-
-
-def large_entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:
+def entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:
     """Encode a PullBinlogResp of a payload in parts. The payload is copied once."""
     meta = pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts).SerializeToString()
     size = sum(map(len, parts))

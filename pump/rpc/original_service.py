@@ -19,7 +19,7 @@ from pump.metrics import call_metrics
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk, pull_bytes
 from pump.rpc.admission import InFlight
-from pump.rpc.messages import LARGE_BYTES_MIN, entity, fast_payloads, large_entity, parse_write
+from pump.rpc.messages import LARGE_BYTES_MIN, entity, fast_payloads, parse_write
 from pump.rpc.methods import Service
 from pump.rpc.write_groups import Callers, TurnWriter
 from pump.store.store import Store
@@ -90,7 +90,7 @@ def _together(chunk: Chunk) -> Iterator[list[bytes]]:
     messages: list[bytes] = []
     size = 0
     for served in chunk:
-        messages.append(entity(served.start_ts, served.commit_ts, served.payload))
+        messages.append(entity(served.start_ts, served.commit_ts, (served.payload,)))
         size += len(served.payload)
         if size >= TOGETHER_BYTES:
             call_metrics.read("PullBinlogs", count=len(messages), size=size)
@@ -226,7 +226,7 @@ class PumpService:
                     large.append(chunk.data)
                     if chunk.offset + len(chunk.data) == chunk.whole_bytes:
                         call_metrics.read("PullBinlogs", count=1, size=chunk.whole_bytes)
-                        message = large_entity(chunk.start_ts, chunk.commit_ts, large)
+                        message = entity(chunk.start_ts, chunk.commit_ts, large)
                         large.clear()
                         yield message
                         del message

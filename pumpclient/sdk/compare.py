@@ -8,7 +8,7 @@ from dataclasses import replace
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexInfo
 from binlog.tidb.table import DBInfo, TableInfo
-from binlog.tidb.types import FieldType, Flag
+from binlog.tidb.types import Flag
 
 from pumpclient.sdk import schema as shape
 from pumpclient.sdk import sql
@@ -80,15 +80,11 @@ def _unlike(what: str, there: dict[str, str], wanted: dict[str, str]) -> Iterato
 def _column_facts(column: ColumnInfo) -> dict[str, str]:
     default = column.default_bit if column.default_bit is not None else column.default
     return {
-        "its type": _type(column.type),
+        "its type": sql.type_sql(replace(column.type, flag=column.type.flag & _DECLARED_FLAGS)),
         "NOT NULL": "set" if column.is_not_null else "not set",
         "its default": "none" if default is None else repr(default),
         "its comment": repr(column.comment),
     }
-
-
-def _type(kind: FieldType) -> str:
-    return sql.type_sql(replace(kind, flag=kind.flag & _DECLARED_FLAGS))
 
 
 def _table_facts(info: TableInfo) -> dict[str, str]:

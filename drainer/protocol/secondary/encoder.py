@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -78,7 +79,7 @@ def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
             table = _table(key or b"", (mutation or b"",))
             data = b"\x0a" + VARINTS[len(table)] + table
         else:
-            tables = groupby(given[begin:end], key=_key)
+            tables = groupby(given[begin:end], key=attrgetter("key"))
             data = b"".join(
                 field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table])) for key, of_table in tables
             )
@@ -134,10 +135,6 @@ class SecondaryTable:
         except DecodeError as error:
             where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
             raise refused(where, changes.commit_ts, [array], convert, error) from error
-
-
-def _key(row: EncodedRow) -> bytes | None:
-    return row.key
 
 
 def _end(rows: Sequence[EncodedRow], begin: int) -> int:

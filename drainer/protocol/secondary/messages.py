@@ -96,7 +96,8 @@ def _text(tag: bytes, array: Any) -> Sized:
     """Encode texts as messages `Column`. NULL has no text: the tag of is_null and the number 1 replace the text's tag
     and length."""
     sizes = byte_lengths(array)
-    lengths = uvarints(_or_one(sizes, array).view(np.uint64))
+    shown = np.where(array.is_valid().to_numpy(zero_copy_only=False), sizes, 1) if array.null_count else sizes
+    lengths = uvarints(shown.view(np.uint64))
     return Sized([blocks_beside(_tags(tag, array), lengths), array], sizes + 1 + lengths.keep.sum(axis=1))
 
 
@@ -105,10 +106,6 @@ def _number(tag: bytes, array: Any) -> Sized:
     values = array.fill_null(1) if array.null_count else array
     numbers = uvarints(values.to_numpy(zero_copy_only=False).view(np.uint64))
     return Sized([blocks_beside(_tags(tag, array), numbers)], 1 + numbers.keep.sum(axis=1))
-
-
-def _or_one(sizes: Ints, array: Any) -> Ints:
-    return np.where(array.is_valid().to_numpy(zero_copy_only=False), sizes, 1) if array.null_count else sizes
 
 
 def _tags(tag: bytes, array: Any) -> Any:

@@ -43,15 +43,12 @@ class BootstrapSchedule:
         self._forget(now_s)
         schema = (*table.key, table.name)
         sent = self._sent.get((topic, table.id))
-        if sent is None or sent.schema != schema or self._is_over(sent, now_s):
+        if sent is None or sent.schema != schema or sent.rows >= self._count or now_s - sent.at_s >= self._interval_s:
             self._sent[topic, table.id] = _Sent(schema, now_s, rows, now_s)
             return range(partitions if self._everywhere else min(partitions, 1))
         sent.rows += rows
         sent.seen_s = now_s
         return range(0)
-
-    def _is_over(self, sent: _Sent, now_s: float) -> bool:
-        return sent.rows >= self._count or now_s - sent.at_s >= self._interval_s
 
     def _forget(self, now_s: float) -> None:
         idle = [key for key, sent in self._sent.items() if now_s - sent.seen_s > IDLE_MAX_S]

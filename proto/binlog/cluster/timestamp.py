@@ -97,7 +97,8 @@ class BatchingSource:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._fail_all("the source of timestamps was closed")
+        _fail(self._waiting, TimestampUnavailable("the source of timestamps was closed"))
+        self._waiting.clear()
         await self._origin.close()
 
     async def _serve(self) -> None:
@@ -155,10 +156,6 @@ class BatchingSource:
                 self._waiting.appendleft(caller)
             else:
                 caller.answer.set_exception(TimestampUnavailable(f"no timestamp within {self._wait_s:g} s: {reason}"))
-
-    def _fail_all(self, reason: str) -> None:
-        _fail(self._waiting, TimestampUnavailable(reason))
-        self._waiting.clear()
 
 
 def _fail(callers: Iterable[_Caller], error: Exception) -> None:

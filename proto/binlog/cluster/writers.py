@@ -23,10 +23,6 @@ WRITERS_PREFIX = f"{ROOT}/writers/"
 _log = get_logger(__name__)
 
 
-def key_of_writer(writer: bytes) -> str:
-    return f"{WRITERS_PREFIX}{writer.hex()}"
-
-
 async def register_writer(etcd: Etcd, lease: Lease) -> tuple[bytes, Compare] | None:
     """Register a new writer. Return its id, and a condition that makes an etcd transaction succeed only while its lease
     lasts.
@@ -35,7 +31,7 @@ async def register_writer(etcd: Etcd, lease: Lease) -> tuple[bytes, Compare] | N
     answer was lost.
     """
     writer = secrets.token_bytes(WRITER_BYTES)
-    key = key_of_writer(writer)
+    key = f"{WRITERS_PREFIX}{writer.hex()}"
     value = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "ttl_s": lease.ttl_s}).encode()
     revision = await etcd.txn([Compare(key, mod_revision=0)], [Put(key, value, lease.id)])
     return None if revision is None else (writer, Compare(key, mod_revision=revision))

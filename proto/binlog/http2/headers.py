@@ -48,7 +48,6 @@ class Head:
     method: bytes
     scheme: bytes
     path: bytes
-    authority: bytes
     fields: tuple[tuple[bytes, bytes], ...]
     content_length: int | None = None
     note: Any = field(default=None)
@@ -83,7 +82,6 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
         pseudo[b":method"],
         pseudo.get(b":scheme", b""),
         pseudo.get(b":path", b""),
-        pseudo.get(b":authority", b""),
         tuple(others),
         _content_length(others),
     )

@@ -115,7 +115,7 @@ def render(
         *map(_fact, facts),
         "</div>",
         '<div class="charts">' if charts else "",
-        *map(_chart, charts),
+        *(f"<figure><figcaption>{escape(chart.title)}</figcaption>{svg(chart)}</figure>" for chart in charts),
         "</div>" if charts else "",
         *map(_table, tables),
         "<footer>" + " · ".join(f'<a href="{escape(link)}">{escape(link)}</a>' for link in links),
@@ -130,10 +130,6 @@ def _fact(fact: Fact) -> str:
         f'<div class="fact"><div class="name">{escape(fact.name)}</div>'
         f'<div class="value {fact.mood}">{escape(fact.value)}</div>{note}</div>'
     )
-
-
-def _chart(chart: Chart) -> str:
-    return f"<figure><figcaption>{escape(chart.title)}</figcaption>{svg(chart)}</figure>"
 
 
 def _table(table: Table) -> str:

@@ -103,13 +103,6 @@ def _section_of(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def tables_of(annotation: object) -> type[BaseModel] | None:
-    """Return the model of the tables in a list of tables (`[[name]]` in TOML)."""
-    if get_origin(annotation) in (tuple, list):
-        return _section_of(next(iter(get_args(annotation)), None))
-    return None
-
-
 # Values in the form in which people write them.
 
 

@@ -11,12 +11,13 @@ import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from binlog.errors import DecodeError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Document: TypeAlias = "Mapping[str, Json]"
+T = TypeVar("T")
 
 
 def parse_document(text: bytes | str, what: str) -> Document:
@@ -55,48 +56,33 @@ class Reader:
         found = type(self.document[key]).__name__
         return DecodeError(f"{self.what}.{key}", offset=0, detail=f"{expected} was expected, not {found}")
 
-    def integer(self, key: str) -> int:
+    def _typed(self, key: str, kind: type[T], absent: T, expected: str) -> T:
         value = self.document.get(key)
         if value is None:
-            return 0
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(key, "a whole number")
+            return absent
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self._wrong(key, expected)
         return value
+
+    def integer(self, key: str) -> int:
+        return self._typed(key, int, 0, "a whole number")
 
     def boolean(self, key: str) -> bool:
-        value = self.document.get(key)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
+        return self._typed(key, bool, False, "true or false")
 
     def text(self, key: str) -> str:
-        value = self.document.get(key)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise self._wrong(key, "a string")
-        return value
+        return self._typed(key, str, "", "a string")
 
     def base64(self, key: str) -> bytes | None:
-        value = self.document.get(key)
-        if value is None:
+        if self.document.get(key) is None:
             return None
-        if not isinstance(value, str):
-            raise self._wrong(key, "base64 text")
         try:
-            return base64.b64decode(value, validate=True)
+            return base64.b64decode(self._typed(key, str, "", "base64 text"), validate=True)
         except (binascii.Error, ValueError) as err:
             raise DecodeError(f"{self.what}.{key}", offset=0, detail=f"bad base64: {err}") from None
 
     def items(self, key: str) -> list[Json]:
-        value = self.document.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self._wrong(key, "a list")
-        return value
+        return self._typed(key, list, [], "a list")
 
     def documents(self, key: str) -> list[Document]:
         return [expect_document(item, f"{self.what}.{key}[{n}]") for n, item in enumerate(self.items(key))]

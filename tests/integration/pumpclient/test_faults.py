@@ -20,11 +20,14 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 
+from pumpclient import metrics
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
+from pumpclient.tracker import CleanUp
 from pumpclient.writer import Limits
 from tests.integration.pump.rpc import connected
 from tests.integration.pumpclient.conftest import Cluster, Pump, leader_addr
+from tests.support.counted import counting
 from tests.support.link import Link, Way
 from tests.support.servers import free_port, running_etcd
 from tests.unit.pump.build import commit, prewrite
@@ -83,6 +86,8 @@ class Storm:
     pumps: dict[int, str] = field(default_factory=dict)
     ends: set[asyncio.Task[None]] = field(default_factory=set)
     slow: Counter[str] = field(default_factory=Counter)
+    fallbacks: int = 0
+    copies: int = 0  # that had to be rolled back
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -95,6 +100,20 @@ class Storm:
             return found
 
         self.client._pool.found_slow = counted  # type: ignore[method-assign]
+        falls_back = self.client._writer.falls_back
+
+        def noted() -> None:
+            self.fallbacks += 1
+            falls_back()
+
+        self.client._writer.falls_back = noted  # type: ignore[method-assign]
+        add = self.client._writer.cleaner.add
+
+        def added(work: CleanUp) -> None:
+            self.copies += len(work.pumps)
+            add(work)
+
+        self.client._writer.cleaner.add = added  # type: ignore[method-assign]
 
     async def write(self) -> None:
         while not self.stopped:
@@ -207,8 +226,8 @@ def bound_s(healthy_s: list[float], control: Control) -> float:
 def show(what: str, healthy_s: list[float], bad_s: list[float], made: Storm) -> None:
     print(
         f"{what}: p99 {p99(bad_s):.3f} s of {len(bad_s)} prewrites, longest {max(bad_s):.3f} s; before the fault "
-        f"{p99(healthy_s):.3f} s of {len(healthy_s)}; skipped {made.client.counts.slow} times, "
-        f"{made.client.cleaned} copies rolled back"
+        f"{p99(healthy_s):.3f} s of {len(healthy_s)}; skipped {made.slow.total()} times, "
+        f"{made.copies} copies rolled back"
     )
 
 
@@ -233,11 +252,11 @@ async def test_slow_unreachable_or_refusing_pump_does_not_delay_writers(
         assert p99(bad_s) < bound_s(healthy_s, control)
         # Each pause until it is asked again is twice the one before, after 0, 1, 3 and 7 seconds: 6 in three of them.
         assert made.slow[victim] <= 2 + 2 * math.log2(1 + time.monotonic() - begun_s)
-        assert made.client.counts.fallbacks == 0
+        assert not made.fallbacks
     show(way.name, healthy_s, bad_s, made)
     if way is Way.HOLE:
         assert made.slow[victim]
-        assert made.client.cleaned, "prewrites that were on their way came late, and had to be rolled back"
+        assert made.copies, "prewrites that were on their way came late, and had to be rolled back"
 
 
 async def test_pump_that_is_unreachable_repeatedly_does_not_delay_writers(linked: Linked) -> None:
@@ -270,13 +289,14 @@ async def test_pump_with_full_disk_does_not_delay_writers(linked: Linked, tmp_pa
     settings = tmp_path / "full.toml"
     settings.write_text('[storage]\nstop-write-at-available-space = "8191 PiB"\n')
     async with storm(linked, "range") as made:
+        failed = counting(metrics.TRIES_FAILED)
         healthy_s = await made.for_s(1.5)
         full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
         try:
             async with Control(linked, made, "full") as control:
                 bad_s = await made.for_s(FAULT_S)
             async with asyncio.timeout(90):  # it is asked, or this test shows nothing
-                while made.client.counts.tries_failed < 11:  # noqa: ASYNC110  counted by tasks of the client
+                while failed() < 11:  # noqa: ASYNC110  counted by tasks of the client
                     await asyncio.sleep(0.05)
         finally:
             await asyncio.to_thread(full.server.stop)

@@ -45,10 +45,9 @@ class MemoryStore:
     def location(self, name: str) -> str:
         return f"file:///claims/{name}"
 
-    def put(self, name: str, data: bytes) -> str:
+    def put(self, name: str, data: bytes) -> None:
         self.objects[name] = data
         self.puts.append(name)
-        return self.location(name)
 
     def get(self, name: str) -> bytes:
         return self.objects[name]

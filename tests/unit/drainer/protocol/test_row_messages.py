@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
-from drainer.protocol.row_messages import RowMessages, frame_rows
+from drainer.protocol.row_messages import OneRowMessages, RowMessages
 
 BYTES = st.none() | st.binary(max_size=60)
 ROWS = st.lists(st.builds(EncodedRow, BYTES, BYTES, st.integers(0, 9)), min_size=1, max_size=12)
@@ -36,7 +36,7 @@ def test_messages_from_columns_equal_those_of_rows(
         order = sorted(order, key=lambda at: rows[at].commit_ts)
     chosen = order[: data.draw(st.integers(1, len(rows)))]
     found = RowMessages([columns_of(part) for part in parts], np.array(chosen, np.int64))
-    expected = list(frame_rows(rows[at] for at in chosen))
+    expected = list(OneRowMessages().frame(rows[at] for at in chosen))
     assert len(found) == len(chosen)
     assert list(found) == list(found) == expected
     assert all(isinstance(message, Message) and type(message.commit_ts) is int for message in found)
@@ -56,9 +56,9 @@ def test_messages_from_columns_equal_those_of_rows(
 # Protocols that send one row a message: what a message tells of itself beside its bytes.
 
 
-def test_frame_rows_makes_one_message_of_each_row() -> None:
+def test_frame_makes_one_message_of_each_row() -> None:
     rows = [EncodedRow(b"key", b"value", 7), EncodedRow(None, b"v", 8), EncodedRow(b"k", None, 9)]
-    found = [*frame_rows(iter(rows))]
+    found = [*OneRowMessages().frame(iter(rows))]
     assert found == [Message(b"key", b"value", 1, 7), Message(None, b"v", 1, 8), Message(b"k", None, 1, 9)]
     assert all(isinstance(message, Message) for message in found)
     assert [message.rows for message in found] == [1, 1, 1]

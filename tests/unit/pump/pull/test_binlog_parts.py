@@ -13,7 +13,7 @@ from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
 from pump.errors import Conflict, DamagedRecord, TooLarge
 from pump.pull.binlog_parts import BinlogPart
-from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
+from pump.rpc.messages import LARGE_BYTES_MIN, entity, parse_write
 from pump.store.store import Store
 from tests.unit.pump.build import commit, merged, opened, prewrite, write
 
@@ -179,10 +179,13 @@ def test_parse_write_of_large_payload_reads_as_protobuf_does() -> None:
             parse_write(torn)
 
 
-def test_large_entity_encodes_as_protobuf_does() -> None:
-    payload = bytes(range(256)) * 9
-    assert large_entity(5, 6, [payload[:100], payload[100:]]) == entity(5, 6, payload)
-    assert large_entity(1 << 60, (1 << 60) + 1, [b"x"]) == entity(1 << 60, (1 << 60) + 1, b"x")
+def test_entity_encodes_as_protobuf_does() -> None:
+    for start_ts, commit_ts, parts in ((5, 6, [bytes(100), bytes(range(200))]), (1 << 60, (1 << 60) + 1, [b"x"])):
+        data = entity(start_ts, commit_ts, parts)
+        found = pump_pb2.PullBinlogResp.FromString(data)
+        assert found.SerializeToString() == data
+        assert found.entity.payload == b"".join(parts)
+        assert (found.entity.meta.startTs, found.entity.meta.commitTs) == (start_ts, commit_ts)
 
 
 async def test_recovery_memory_is_a_small_multiple_of_largest_record(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from binlog.cluster.keepalive import KeepAliveThread
 from binlog.cluster.kv import Compare, Lease, Put
 from binlog.cluster.tso import boot_clock_s
-from binlog.cluster.writers import WRITERS_PREFIX, key_of_writer, living_writers
+from binlog.cluster.writers import WRITERS_PREFIX, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
 
@@ -227,7 +227,7 @@ async def test_writer_id_with_lost_registration_answer_is_not_used() -> None:
     (lost,) = await living_writers(etcd)
     writer = (await lease.enter()).writer
     assert writer.id != lost
-    assert await etcd.get(key_of_writer(writer.id)) is not None
+    assert await etcd.get(f"{WRITERS_PREFIX}{writer.id.hex()}") is not None
     await lease.close()
 
 

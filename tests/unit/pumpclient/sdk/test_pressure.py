@@ -12,6 +12,7 @@ import pytest
 from binlog.envelope import BinlogType, Envelope
 from binlog.errors import EtcdError, TimestampUnavailable
 
+from pumpclient.metrics import UNDELIVERED
 from pumpclient.sdk import (
     BadDeclaration,
     BigInt,
@@ -30,6 +31,7 @@ from pumpclient.sdk import (
 )
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
+from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault, StubPump
@@ -572,10 +574,10 @@ async def test_failed_rollback_does_not_replace_error_of_commit(shop: Shop) -> N
     service = await shop.service(limits=replace(BRIEF, commit_wait_s=60))
     table = await table_of(service)
     no_timestamp_behind_a_prewrite(shop)
-    txn = await begun(service, table)
+    txn, undelivered = await begun(service, table), counting(UNDELIVERED)
     with pytest.raises(TimestampUnavailable):
         await asyncio.wait_for(txn.commit(), 60)
-    assert service.client.counts.undelivered == 1
+    assert undelivered() == 1
 
 
 async def test_ddl_without_commit_ts_raises_after_commit_wait_and_releases_lock(shop: Shop) -> None:
@@ -602,13 +604,14 @@ async def test_closing_service_reports_transactions_it_was_still_sending(
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await asyncio.wait_for(txn.commit(), 60)
+    undelivered = counting(UNDELIVERED)
     await service.client.close(drain_s=0)
     await until(lambda: seen)
     assert [(error.start_ts, error.commit_ts, error.under_way) for error in seen] == [
         (txn.start_ts, txn.commit_ts, False)
     ]
     assert any(str(txn.start_ts) in str(record.__dict__) for record in caplog.records if record.levelname == "ERROR")
-    assert service.client.counts.undelivered == 1
+    assert undelivered() == 1
     await until(lambda: service.in_flight == 0)
     with pytest.raises(CommitUndelivered):
         await txn.outcome()

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -123,19 +123,8 @@ class Verifier:
 
     def document(self) -> dict[str, object]:
         """Fields of /status. `VerifiedThrough`: every compared table was equal at this TSO or later, 0: not all."""
-        return {
-            "VerifiedThrough": self._through_ts(),
-            "VerifyError": self._error,
-            "Verified": [
-                {
-                    "table": one.table,
-                    "verifiedThrough": one.verified_ts,
-                    "checked": one.checked_ts,
-                    "differences": one.differences,
-                }
-                for one in self._tables
-            ],
-        }
+        tables = [asdict(one) for one in self._tables]
+        return {"VerifiedThrough": self._through_ts(), "VerifyError": self._error, "Verified": tables}
 
     def _show(self, found: Iterable[Verification]) -> None:
         self._tables = sorted(found, key=lambda one: one.table)

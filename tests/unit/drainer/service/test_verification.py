@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing.process
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import pytest
 from binlog.cluster import tso
@@ -56,8 +57,8 @@ async def test_difference_keeps_when_a_table_was_verified_before() -> None:
         "VerifiedThrough": NOW - HOUR,
         "VerifyError": "",
         "Verified": [
-            {"table": "a.b", "verifiedThrough": NOW - HOUR, "checked": NOW, "differences": 3},
-            {"table": "a.c", "verifiedThrough": NOW - HOUR, "checked": NOW - HOUR, "differences": 0},
+            {"table_id": 1, "table": "a.b", "verified_ts": NOW - HOUR, "checked_ts": NOW, "differences": 3},
+            {"table_id": 2, "table": "a.c", "verified_ts": NOW - HOUR, "checked_ts": NOW - HOUR, "differences": 0},
         ],
     }
     assert metric("drainer_differing_tables") == 1
@@ -73,9 +74,7 @@ FREQUENT = {"check-interval": "1ms"}
 async def test_table_that_could_not_be_compared_keeps_its_last_comparison() -> None:
     unknown = Verification(1, "a.b", 0, 0)
     verifier = await ran([Found((unknown,), "a.b: gone")], [EQUAL, OLDER], **FREQUENT)
-    assert verifier.document()["Verified"] == [
-        {"table": "a.b", "verifiedThrough": NOW, "checked": NOW, "differences": 0}
-    ]
+    assert verifier.document()["Verified"] == [asdict(EQUAL)]
     assert verifier.document()["VerifyError"] == "a.b: gone"
     assert "Not compared with upstream: a.b: gone" in page({**DOCUMENT, **verifier.document()})
 

@@ -124,7 +124,12 @@ class Reader:
 
     def child(self, name: str) -> Reader | None:
         """Return an object, or None if the member is absent or null."""
-        return None if self.document.get(name) is None else self.needed(name)
+        found = self.document.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            self.wrong(name, "an object")
+        return Reader(found, f"{self.where}.{name}")
 
     def needed(self, name: str) -> Reader:
         """Return an object that is required."""

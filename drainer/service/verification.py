@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -72,6 +73,7 @@ def _received(receiver: Connection) -> Found:
 def _process(sender: Connection, config: Config) -> None:
     os.nice(_PRIORITY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the drainer gets it, too, and ends this process
+    threading.Thread(target=_end_with_drainer, daemon=True).start()
     log.setup(config.log_level, "")
     from drainer.service.check import CheckOptions, check
 
@@ -83,6 +85,14 @@ def _process(sender: Connection, config: Config) -> None:
     errors = [f"{one.table}: {one.error}" for one in checks if one.error]
     more = f", and {len(errors) - 1} other tables" if len(errors) > 1 else ""
     sender.send(Found(tuple(one.verification() for one in checks), "".join(errors[:1]) + more))
+
+
+def _end_with_drainer() -> None:
+    """A drainer that was killed ends nothing; its next life would compare beside this process."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class Verifier:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing.process
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from binlog.cluster import tso
@@ -17,6 +20,7 @@ from drainer.config import Config
 from drainer.service.page import page
 from drainer.service.verification import Found, Verifier, compared
 from drainer.sink.base import Verification
+from tests.support.servers import ROOT, wait_until
 from tests.unit.drainer.service.test_page import DOCUMENT
 
 NOW = tso.compose(int(time.time() * 1000), 0)
@@ -122,6 +126,48 @@ async def test_process_ends_with_the_drainer() -> None:
     with pytest.raises(asyncio.CancelledError):
         await comparing
     assert all(not child.is_alive() for child in children)
+
+
+KILLED = """
+import asyncio, multiprocessing
+from drainer.config import Config
+from drainer.service import check, verification
+
+async def endless(*_):
+    await asyncio.Event().wait()
+
+def process(*arguments):
+    check.check = endless
+    verification._process(*arguments)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=process, args=(context.Pipe()[1], Config.model_validate({"node-id": "d"})))
+    child.start()
+    print(child.pid, flush=True)
+    child.join()
+"""
+
+
+def test_process_ends_when_the_drainer_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    drainer = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT)
+    assert drainer.stdout is not None
+    pid = int(drainer.stdout.readline())
+    assert is_running(pid)
+    drainer.kill()
+    drainer.wait(30)
+    drainer.stdout.close()
+    wait_until(lambda: not is_running(pid), what="the process has ended")
+
+
+def is_running(pid: int) -> bool:
+    """One that has ended, and whose parent has not asked for it, has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except FileNotFoundError:
+        return False
 
 
 async def test_process_that_dies_is_an_error() -> None:

@@ -39,7 +39,8 @@ class BatchWriter:
     """One WriteBatch stream. A binlog that is not answered within `timeout_s` gets the answer `late`.
 
     `unsupported` becomes true if the pump does not have the extension, `oversized` if it refuses messages of this size.
-    The caller then writes binlogs with single calls.
+    The caller then writes binlogs with single calls. `unclear`: the stream has ended without the pump's status, because
+    grpc puts INTERNAL in its place if a message is being written when it arrives; another stream may tell.
     """
 
     def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int, timeout_s: float = TIMEOUT_S) -> None:
@@ -58,6 +59,7 @@ class BatchWriter:
         self.ended = False
         self.unsupported = False
         self.oversized = False
+        self.unclear = False
 
     def write(self, payload: bytes) -> asyncio.Future[Answer]:
         """Queue one binlog. The future always gets an answer, even if the stream ends."""
@@ -126,6 +128,7 @@ class BatchWriter:
         """
         self.unsupported = code is grpc.StatusCode.UNIMPLEMENTED
         self.oversized = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        self.unclear = code is grpc.StatusCode.INTERNAL
         answer = classify(int(code.value[0]), detail or "")
         return answer if self.unsupported else lost(f"the stream ended: {answer.detail or 'OK'}")
 

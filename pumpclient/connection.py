@@ -150,10 +150,9 @@ class Connection:
         """Write over the batch stream. Return None if this pump lacks the extension; the payload was then not
         stored.
         """
-        if self._batch is None or self._batch.ended:
-            self._batch = BatchWriter(channel, cluster_id=self._cluster_id, timeout_s=self._timeout_s)
-        batch = self._batch
-        answer = await batch.write(payload)
+        batch, answer = await self._batched(channel, payload)
+        if batch.unclear and not answer.final:
+            batch, answer = await self._batched(channel, payload)
         if answer is batch.late:
             self._drop(channel)
             return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
@@ -166,6 +165,12 @@ class Connection:
             # Also after a refused message: its bytes may occupy the flow-control window that single calls need.
             self._drop(channel)
         return answer
+
+    async def _batched(self, channel: grpc.aio.Channel, payload: bytes) -> tuple[BatchWriter, Answer]:
+        if self._batch is None or self._batch.ended:
+            self._batch = BatchWriter(channel, cluster_id=self._cluster_id, timeout_s=self._timeout_s)
+        batch = self._batch
+        return batch, await batch.write(payload)
 
     async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes, timeout_s: float) -> Answer:
         stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")

@@ -38,6 +38,7 @@ class Fault(Enum):
     TOO_LARGE = "RESOURCE_EXHAUSTED"
     DELAY = "hold it until `release`, then store it; the caller gets no answer"
     HANG = "never answer"
+    UNCLEAR = "end the stream with INTERNAL, nothing stored"
 
 
 class Refused(Exception):
@@ -128,6 +129,8 @@ class StubPump:
             return "write failed: disk on fire"
         if fault is Fault.TOO_LARGE:
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max")
+        if fault is Fault.UNCLEAR:
+            raise Refused(grpc.StatusCode.INTERNAL, "Internal error from Core")
         if fault is Fault.HANG:
             await asyncio.Event().wait()
         if fault is Fault.DELAY:
@@ -203,7 +206,7 @@ class _Extension:
                 try:
                     errmsg = await self._pump.write(payload)
                 except Refused as refused:
-                    if refused.code is grpc.StatusCode.UNAVAILABLE:
+                    if refused.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL):
                         await context.abort(refused.code, refused.message)
                     errors.append(_error(index, refused.code.value[0], refused.message, refused.kind))
                     continue

@@ -181,6 +181,18 @@ async def test_prewrite_moves_on_to_next_pump_after_any_failure(field: Field, fa
     assert good.commits == {100: 101}
 
 
+@pytest.mark.parametrize(("times", "pump"), [(1, "a"), (2, "b")])
+async def test_stream_that_ends_without_the_pumps_status_is_opened_once_more(
+    field: Field, times: int, pump: str
+) -> None:
+    """grpc says INTERNAL in place of a Go pump's UNIMPLEMENTED if a message is being written when that arrives."""
+    bad, _ = await field.add("a"), await field.add("b")
+    client = await field.client()
+    bad.faults += [Fault.UNCLEAR] * times
+    assert await client.write_prewrite(100, KEY, VALUE) == pump
+    assert len(bad.received) == 2
+
+
 @BOTH_WAYS
 async def test_prewrite_refused_as_too_large_is_not_retried(field: Field, extension: bool) -> None:
     pumps = [await field.add(name, extension=extension) for name in ("a", "b")]

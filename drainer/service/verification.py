@@ -118,7 +118,10 @@ class Verifier:
         while True:
             await asyncio.sleep(pause_s)
             began_s = time.monotonic()
-            found = await self._compare(self._config)
+            try:
+                found = await self._compare(self._config)
+            except OSError as error:  # no process can be started, or it died within its answer
+                found = Found(error=str(error))
             self._error = found.error
             if found.tables:
                 before = {one.table_id: one for one in self._tables}

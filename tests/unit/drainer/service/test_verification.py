@@ -32,7 +32,7 @@ def config(**upstream: object) -> Config:
     return Config.model_validate({"node-id": "d", "upstream": {"host": "tidb", "check-interval": "1h"} | upstream})
 
 
-async def ran(found: Sequence[Found], stored: Iterable[Verification] = (), **upstream: object) -> Verifier:
+async def ran(found: Sequence[Found | OSError], stored: Iterable[Verification] = (), **upstream: object) -> Verifier:
     """A verifier whose comparisons have ended as `found` says; then one is under way that does not end."""
     left, under_way = list(found), asyncio.Event()
 
@@ -40,7 +40,10 @@ async def ran(found: Sequence[Found], stored: Iterable[Verification] = (), **ups
         if not left:
             under_way.set()
             await asyncio.Event().wait()
-        return left.pop(0)
+        result = left.pop(0)
+        if isinstance(result, OSError):
+            raise result
+        return result
 
     verifier = Verifier(config(**upstream), stored, compare)
     running = asyncio.ensure_future(verifier.run())
@@ -86,6 +89,8 @@ async def test_table_that_could_not_be_compared_keeps_its_last_comparison() -> N
 async def test_failed_comparison_keeps_all_and_the_next_one_clears_the_error() -> None:
     failed = await ran([Found(error="no TiDB")], [EQUAL], **FREQUENT)
     assert (failed.document()["VerifiedThrough"], failed.document()["VerifyError"]) == (NOW, "no TiDB")
+    no_process = await ran([OSError("Cannot allocate memory")], [EQUAL], **FREQUENT)
+    assert no_process.document()["VerifyError"] == "Cannot allocate memory"
     mended = await ran([Found(error="no TiDB"), Found((EQUAL,))], [EQUAL], **FREQUENT)
     assert mended.document()["VerifyError"] == ""
 

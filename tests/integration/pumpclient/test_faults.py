@@ -289,19 +289,22 @@ async def test_pump_with_full_disk_does_not_delay_writers(linked: Linked, tmp_pa
     settings = tmp_path / "full.toml"
     settings.write_text('[storage]\nstop-write-at-available-space = "8191 PiB"\n')
     async with storm(linked, "range") as made:
-        failed = counting(metrics.TRIES_FAILED)
         healthy_s = await made.for_s(1.5)
-        full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
-        try:
+    # What a writer sends to a pump that is registered and not serving yet may be stored, and a full pump refuses to
+    # roll it back. So the second client begins when the pump serves.
+    full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
+    try:
+        async with storm(linked, "range") as made:
+            failed = counting(metrics.TRIES_FAILED)
             async with Control(linked, made, "full") as control:
                 bad_s = await made.for_s(FAULT_S)
             async with asyncio.timeout(90):  # it is asked, or this test shows nothing
                 while failed() < 11:  # noqa: ASYNC110  counted by tasks of the client
                     await asyncio.sleep(0.05)
-        finally:
-            await asyncio.to_thread(full.server.stop)
         assert "full" not in made.pumps.values()
         assert p99(bad_s) < bound_s(healthy_s, control)
+    finally:
+        await asyncio.to_thread(full.server.stop)
         del linked.pumps["full"]
         linked.links.pop("full").close()
     show("FULL", healthy_s, bad_s, made)

@@ -29,10 +29,10 @@ from binlog.runtime.fields import (
 )
 from binlog.runtime.reference import Flag, Variants
 from binlog.topic.settings import TopicSection
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from drainer.extras import KAFKA, missing
-from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection, TableName
+from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection, TableName, only
 from drainer.pumps.go_pump import SILENCE_MAX_S
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
@@ -72,14 +72,6 @@ class SchemaSection(Section):
     )
 
 
-def _no_start_ts(value: tuple[int, ...]) -> tuple[int, ...]:
-    if value:
-        raise ValueError(
-            "transactions are not skipped by start_ts: remove it, and list them in [syncer] ignore-txn-commit-ts"
-        )
-    return value
-
-
 class BinlogFilterRule(Section):
     """`[syncer.binlog-filter-rule.NAME]` of the original's drainer: what is left out."""
 
@@ -95,14 +87,9 @@ class BinlogFilterRule(Section):
         return EventRule.create(tables, self.ignore_event, self.ignore_sql, owner=owner)
 
 
-def _no_expression(value: str) -> str:
-    if value:
-        raise ValueError("rows are not filtered by values: remove it")
-    return value
-
-
-_Expression = Annotated[str, AfterValidator(_no_expression)]
+_Expression = Annotated[str, only("", why="rows are not filtered by values: remove it")]
 _NO_EXPRESSION = "must be empty: rows are not filtered by values"
+_BY_COMMIT_TS = "transactions are not skipped by start_ts: remove it, and list them in [syncer] ignore-txn-commit-ts"
 
 
 class TicdcEventFilter(BinlogFilterRule):
@@ -200,7 +187,7 @@ class FilterSection(Section):
         (),
         description="TiCDC's filter rules, such as shop.* and !shop.log; the last that matches a table counts",
     )
-    ignore_txn_start_ts: Annotated[tuple[int, ...], AfterValidator(_no_start_ts)] = Field(
+    ignore_txn_start_ts: Annotated[tuple[int, ...], only((), why=_BY_COMMIT_TS)] = Field(
         (), description="must be empty: use ignore-txn-commit-ts"
     )
     event_filters: tuple[TicdcEventFilter, ...] = Field(

@@ -17,51 +17,29 @@ WITHOUT_EFFECT = "accepted, without effect"
 _TEXT_MODES = frozenset({"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT", "IGNORE_SPACE"})
 _OF_DESTINATION = "the position is in the destination"
 _SLOTS_INSTEAD = "the changes of a key are always in one slot; worker-count sets the number of slots"
-_SYNC_MODES = (0, 1)
+_IN_DESTINATION = "the position is in the destination itself: remove it, and begin with initial-commit-ts of the "
+_CHECKPOINT_TYPES = ("", "mysql", "tidb")  # where it is a table, as ours; else it is a file, or elsewhere
 _CHECKPOINT_SCHEMA, _CHECKPOINT_TABLE = "tidb_binlog", "checkpoint"
-_CHECKPOINT_TYPES = frozenset({"", "mysql", "tidb"})  # where it is a table, as ours; else it is a file, or elsewhere
+_IN_SCHEMA = f"the position is in the schema {_CHECKPOINT_SCHEMA}; begin with initial-commit-ts of {{value}}"
+_IN_TABLE = f"the position is in the table {_CHECKPOINT_TABLE}; begin with initial-commit-ts of {{value}}"
+
+
+def only(*allowed: object, why: str) -> AfterValidator:
+    """Return a validator that refuses every value but these. `why`: its error, in which {} is the value as Python
+    writes it, and {value} is the value."""
+
+    def check(value: object) -> object:
+        if value not in allowed:
+            raise ValueError(why.replace("{}", repr(value)).replace("{value}", str(value)))
+        return value
+
+    return AfterValidator(check)
 
 
 def _usual_text(value: str) -> str:
     wrong = sorted(_TEXT_MODES & {mode.strip().upper() for mode in value.split(",")})
     if wrong:
         raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are parsed as in TiDB's default modes")
-    return value
-
-
-def whole_rows(value: int) -> int:
-    """Return a validator of sync-mode: 0, which is the default, or 1."""
-    if value not in _SYNC_MODES:
-        raise ValueError("only 1 is supported: rows are written with all their columns")
-    return value
-
-
-def _of_the_destination(value: str) -> str:
-    if value:
-        raise ValueError(
-            "the position is in the destination itself: remove it, and begin with initial-commit-ts of the checkpoint "
-            "that is there"
-        )
-    return value
-
-
-def _usual_schema(value: str) -> str:
-    if value not in ("", _CHECKPOINT_SCHEMA):
-        raise ValueError(f"the position is in the schema {_CHECKPOINT_SCHEMA}; begin with initial-commit-ts of {value}")
-    return value
-
-
-def _usual_table(value: str) -> str:
-    if value not in ("", _CHECKPOINT_TABLE):
-        raise ValueError(f"the position is in the table {_CHECKPOINT_TABLE}; begin with initial-commit-ts of {value}")
-    return value
-
-
-def _of_a_server(value: str) -> str:
-    if value not in _CHECKPOINT_TYPES:
-        raise ValueError(
-            f"the position is in the destination itself: remove it, and begin with initial-commit-ts of the {value}'s"
-        )
     return value
 
 
@@ -86,16 +64,16 @@ class RelaySection(Section):
 class CheckpointSection(Section):
     """`[syncer.to.checkpoint]` of the original."""
 
-    type: Annotated[str, AfterValidator(_of_a_server)] = Field(
+    type: Annotated[str, only(*_CHECKPOINT_TYPES, why=_IN_DESTINATION + "{value}'s")] = Field(
         "", description=f"{WITHOUT_EFFECT}: mysql or tidb; the position is in the destination"
     )
-    schema_: Annotated[str, AfterValidator(_usual_schema)] = Field(
+    schema_: Annotated[str, only("", _CHECKPOINT_SCHEMA, why=_IN_SCHEMA)] = Field(
         "", alias="schema", description=f"must be {_CHECKPOINT_SCHEMA} where it is given"
     )
-    table: Annotated[str, AfterValidator(_usual_table)] = Field(
+    table: Annotated[str, only("", _CHECKPOINT_TABLE, why=_IN_TABLE)] = Field(
         "", description=f"must be {_CHECKPOINT_TABLE} where it is given"
     )
-    host: Annotated[str, AfterValidator(_of_the_destination)] = Field(
+    host: Annotated[str, only("", why=_IN_DESTINATION + "checkpoint that is there")] = Field(
         "", description="must be empty: the position is in the destination"
     )
     user: str = Field("", description=f"{WITHOUT_EFFECT}: {_OF_DESTINATION}")

@@ -6,23 +6,20 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from binlog.runtime.fields import Names
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, whole_rows
+from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, only
 from drainer.sink.mysql.config import LOCK_WAIT_S, ServerConfig
 from drainer.sink.settings import ServerSection, SyncerSettings, TlsSection, ToSection
 
-
-def _no_common_names(value: tuple[str, ...]) -> tuple[str, ...]:
-    if value:
-        raise ValueError("remove it: the server's certificate must carry the name in host")
-    return value
+_NO_COMMON_NAMES = "remove it: the server's certificate must carry the name in host"
+_WHOLE_ROWS = "only 1 is supported: rows are written with all their columns"
 
 
 class ServerSecuritySection(TlsSection):
     """`[syncer.to.security]`: TLS to the destination."""
 
-    cert_allowed_cn: Annotated[Names, AfterValidator(_no_common_names)] = Field(
+    cert_allowed_cn: Annotated[Names, only((), why=_NO_COMMON_NAMES)] = Field(
         (), description="must be empty: the server's certificate must carry the name in host"
     )
 
@@ -48,7 +45,9 @@ class MySQLSection(ServerSection, ToSection):
         "MariaDB with local_infile on; off: by statements only",
     )
 
-    sync_mode: Annotated[int, AfterValidator(whole_rows)] = Field(1, description="must be 1: complete rows are written")
+    sync_mode: Annotated[int, only(0, 1, why=_WHOLE_ROWS)] = Field(
+        1, description="must be 1: complete rows are written"
+    )
     read_timeout: str = Field(
         "1m", description=f"{WITHOUT_EFFECT}: a statement may take an hour, and a DDL as long as it runs"
     )

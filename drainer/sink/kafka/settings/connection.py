@@ -15,9 +15,9 @@ from binlog.runtime.fields import Section, split_host_port
 from pydantic import BeforeValidator, Field, model_validator
 
 from drainer.dispatch.rules import checked_topic
-from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection
+from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, only
 from drainer.protocol.options import KAFKA_CONFIG
-from drainer.sink.kafka.settings.option_values import ConnectTimeout, RequestTimeout, UnusedNumber, only, whole_number
+from drainer.sink.kafka.settings.option_values import ConnectTimeout, RequestTimeout, UnusedNumber, whole_number
 from drainer.sink.kafka.settings.security import KafkaSecuritySection
 from drainer.sink.kafka.settings.ticdc_settings import TicdcSection, in_ticdc_table, ticdc_tables, with_ticdc_tables
 

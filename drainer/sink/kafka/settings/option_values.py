@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Final
 
 from binlog.runtime.fields import ByteSize, Duration, parse_bytes, parse_go_duration
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import BeforeValidator
 
 INT16_MAX: Final = (1 << 15) - 1
 INT32_MAX: Final = (1 << 31) - 1
@@ -34,17 +34,6 @@ def whole_number(least: int, most: int = INT32_MAX) -> BeforeValidator:
         return number
 
     return BeforeValidator(read)
-
-
-def only(*allowed: object, why: str) -> AfterValidator:
-    """Return a validator that refuses every value but these. `why`: its error, in which {} is the value."""
-
-    def check(value: object) -> object:
-        if value not in allowed:
-            raise ValueError(why.replace("{}", repr(value)))
-        return value
-
-    return AfterValidator(check)
 
 
 def duration(least: str, most: str) -> BeforeValidator:

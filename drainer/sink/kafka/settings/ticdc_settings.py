@@ -13,9 +13,9 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
 from pydantic import BaseModel, Field
 
-from drainer.original_settings import WITHOUT_EFFECT
+from drainer.original_settings import WITHOUT_EFFECT, only
 from drainer.protocol.options import KAFKA_CONFIG
-from drainer.sink.kafka.settings.option_values import Switch, UnusedNumber, only
+from drainer.sink.kafka.settings.option_values import Switch, UnusedNumber
 from drainer.sink.settings import ToSection
 
 # The tables of TiCDC's `[sink]` as they stand in its file: `kafka-config` and what is below it. Pure.

@@ -128,7 +128,7 @@ def fold(parts: Sequence[KeyEvents]) -> States:
         return NO_STATES
     table, order, kind, imaged = (_joined(parts, name) for name in ("table", "order", "kind", "imaged"))
     commit_ts, sequence = _joined(parts, "commit_ts"), _joined(parts, "sequence")
-    identity, image = _concat([part.identity for part in parts]), _concat([part.image for part in parts])
+    identity, image = concatenated([part.identity for part in parts]), concatenated([part.image for part in parts])
     groups = _Groups(table, ranks(table, identity), order)
     first, last = groups.first, groups.last
     dead: Mask = kind[last] == _DELETE
@@ -154,7 +154,7 @@ def fold(parts: Sequence[KeyEvents]) -> States:
         sequence[last],
         _rows(parts, last, dead),
         shown,
-        _gone(_concat(images), np.concatenate(key_of), shown, dead),
+        _gone(concatenated(images), np.concatenate(key_of), shown, dead),
     )
 
 
@@ -174,7 +174,7 @@ def merge(parts: Sequence[States]) -> States:
     of = pa.array(last)
     row, shown = row.take(of), image.take(of)
     written = image.is_valid()
-    images = _concat([image.filter(written), gone.flatten()])
+    images = concatenated([image.filter(written), gone.flatten()])
     key_of = [groups.key_of[written.to_numpy(zero_copy_only=False)], groups.key_of[pc.list_parent_indices(gone)]]
     dead = row.is_null().to_numpy(zero_copy_only=False)
     return States(
@@ -195,7 +195,8 @@ def _joined(parts: Sequence[Any], name: str) -> Any:
     return np.concatenate([getattr(part, name) for part in parts])
 
 
-def _concat(arrays: Sequence[Any]) -> Any:
+def concatenated(arrays: Sequence[Any]) -> Any:
+    """Return one array of all; there is at least one."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
@@ -217,7 +218,7 @@ def _rows(parts: Sequence[KeyEvents], last: Ints, dead: Mask) -> Any:
             row_of[mine] = np.arange(bounds[number], bounds[number + 1])
     if not found:
         return pa.nulls(len(last), pa.binary())
-    rows = _concat(found)
+    rows = concatenated(found)
     if len(found) == 1 and len(rows) == len(last):
         return rows
     return rows.take(pa.array(row_of, mask=dead))

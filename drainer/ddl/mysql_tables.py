@@ -57,12 +57,8 @@ def partitioning_sql(info: TableInfo) -> str:
 
 
 def _definitions(parts: PartitionInfo, definitions: tuple[PartitionDefinition, ...]) -> str:
-    return ", ".join(definition_sql(parts, definition) for definition in definitions)
-
-
-def definition_sql(parts: PartitionInfo, definition: PartitionDefinition) -> str:
-    """`PARTITION p VALUES LESS THAN (10)`."""
-    return f"PARTITION {quoted(definition.name)}{_values(parts, definition)}{_comment(definition)}"
+    """`PARTITION p VALUES LESS THAN (10), …`."""
+    return ", ".join(f"PARTITION {quoted(one.name)}{_values(parts, one)}{_comment(one)}" for one in definitions)
 
 
 def _values(parts: PartitionInfo, definition: PartitionDefinition) -> str:
@@ -178,12 +174,6 @@ def check_sql(check: Check, dialect: Dialect) -> str:
     return f"CONSTRAINT {quoted(check.name)} CHECK ({check.expression})" + " NOT ENFORCED" * (not check.enforced)
 
 
-def drop_check_sql(check: Check, dialect: Dialect) -> str:
-    return (
-        f"DROP CONSTRAINT IF EXISTS {quoted(check.name)}" if dialect.if_exists else f"DROP CHECK {quoted(check.name)}"
-    )
-
-
 def _if_exists(dialect: Dialect) -> str:
     return "IF EXISTS " if dialect.if_exists else ""
 
@@ -223,7 +213,7 @@ def _dropped(before: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[s
         for key in diff.dropped_foreign_keys:
             yield from drop_foreign_key_sql(before.id, key, dialect)
         for check in diff.dropped_checks:
-            yield drop_check_sql(check, dialect)
+            yield f"DROP {'CONSTRAINT IF EXISTS' if dialect.if_exists else 'CHECK'} {quoted(check.name)}"
     for index in diff.dropped_indexes:
         text = drop_index_sql(before, index, dialect)
         if text:

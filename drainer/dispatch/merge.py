@@ -67,11 +67,6 @@ class Events:
     def __len__(self) -> int:
         return len(self.removing)
 
-    @property
-    def are_updates(self) -> Mask:
-        found: Mask = (self.removing >= 0) & (self.adding >= 0)
-        return found
-
 
 def unmerged(changes: TableChanges) -> Events:
     """Return one event for each change."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
+from drainer.changes.net import concatenated
 from drainer.changes.vector import Ints, Words
 from drainer.dispatch.column_selector import ALL_COLUMNS, ColumnSelectors, Selection
 from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
@@ -97,14 +98,10 @@ class RowEvents:
             is_clustered = table.info.pk_is_handle or table.info.is_common_handle
             events = merged(changes, table.handle, rejoin=self._raw and not is_clustered)
         if not self._raw:
-            events = _split(events, changes, _unique(table))
+            # The columns, besides those of the handle key, whose update becomes a delete and an insert.
+            unique = [at for at, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
+            events = _split(events, changes, unique)
         yield from _made(selection, events, changes, stamps)
-
-
-def _unique(table: Table) -> list[int]:
-    """Return the indexes of the columns, besides those of the handle key, whose update becomes a delete and an
-    insert."""
-    return [column_index for column_index, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
 
 
 def _transactions(changes: Sequence[Changes]) -> list[Ints]:
@@ -134,7 +131,7 @@ def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Sta
     def columns(images: Iterable[Columns | None]) -> Columns:
         there = [one for one in images if one is not None]
         return tuple(
-            _joined([one[at] for one in there]) if there else pa.array([], column_type.decoded_type)
+            concatenated([one[at] for one in there]) if there else pa.array([], column_type.decoded_type)
             for at, column_type in enumerate(column_types)
         )
 
@@ -153,13 +150,9 @@ def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Sta
     return changes, stamps
 
 
-def _joined(arrays: Sequence[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
 def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Events:
     """Turn updates of a unique key into a delete and an insert."""
-    updates = np.flatnonzero(events.are_updates)
+    updates = np.flatnonzero((events.removing >= 0) & (events.adding >= 0))
     old_at, new_at = changes.old_at[events.removing[updates]], changes.new_at[events.adding[updates]]
     split = updates[differ(changes.old, changes.new, unique, old_at, new_at)]
     if not len(split):

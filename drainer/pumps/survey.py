@@ -176,12 +176,10 @@ class PumpSet:
             if view.node_id not in here:  # only an operator removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
                 view.away.over("a pump that does not answer was removed from the registry", pump=view.node_id)
-        await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if not pump.gone})
-        return pumps
-
-    async def _drop_clients(self, wanted: set[tuple[str, str]]) -> None:
+        wanted = {(pump.node_id, pump.host) for pump in pumps if not pump.gone}
         for key in [key for key in self._clients if key not in wanted]:
             await self._clients.pop(key).close()
+        return pumps
 
     async def _ask(self, pump: RegisteredPump, after_ts: int, limits: BatchLimits) -> PumpMark:
         key = (pump.node_id, pump.host)

@@ -132,9 +132,6 @@ class EventRule:
             tuple(_compile(text, owner) for text in texts),
         )
 
-    def names_ddl(self, job: ActionType, text: str) -> bool:
-        return job in self.jobs or any(pattern.search(text) for pattern in self.texts)
-
 
 def _compile(text: str, owner: str) -> re.Pattern[str]:
     try:
@@ -164,7 +161,7 @@ class EventFilter:
     def ignores_ddl(self, job: ActionType, text: str, schema: str, table: str = "") -> bool:
         """Return whether a DDL on a table is left out, or with table "" a DDL on a database. `text`: its statement."""
         return any(
-            rule.names_ddl(job, text)
+            job in rule.jobs or any(pattern.search(text) for pattern in rule.texts)
             for rule in self.rules
             if (rule.tables.match(schema, table) if table else rule.tables.match_schema(schema))
         )

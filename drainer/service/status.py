@@ -258,7 +258,9 @@ class Status:
         return html_response(page(self.document(), self._history, time.monotonic()))
 
     async def _ready(self) -> Response:
-        return ready_response(self.phase or failing_for(FAILURES, FAILING_MAX_S))
+        now = FAILURES.now
+        has_failed_long = now is not None and time.time() - now.since_s > FAILING_MAX_S
+        return ready_response(self.phase or (f"{now.what}: {now.error}" if now and has_failed_long else ""))
 
     async def _commit_ts(self) -> Response:
         return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
@@ -267,12 +269,6 @@ class Status:
 def result(message: str, code: int, data: object = None, *, status: int = 200) -> Response:
     """Format upstream's answer to a request: these three keys, indented."""
     return json_response({"message": message, "code": code, "data": data}, indent=2, status=status)
-
-
-def failing_for(failures: Failures, seconds: float) -> str:
-    """Return the operation that has been failing for longer than `seconds`; empty: none."""
-    now = failures.now
-    return f"{now.what}: {now.error}" if now and time.time() - now.since_s > seconds else ""
 
 
 def _seconds_since(moment_s: float | None) -> float:

@@ -127,7 +127,9 @@ class SteeringApi:
         if body.delay is None and body.stop_at is None:
             raise Refusal(BAD, "give delay, stop-at, or both")
         if body.stop_at is not None:
-            self._check_end(body.stop_at)
+            why = why_not_stop_at(body.stop_at, self._pipeline, self._scheduler.batches.end_ts)
+            if why:
+                raise Refusal(CONFLICT, why)
             self._steering.stop_at_ts = body.stop_at
         if body.delay is not None:
             self._steering.delay_ms = body.delay // timedelta(milliseconds=1)
@@ -168,11 +170,6 @@ class SteeringApi:
     def _waiting(self) -> str:
         refused = self._pipeline.decisions.refused
         return f"the drainer waits for a decision about {refused or 'nothing'}"
-
-    def _check_end(self, stop_at_ts: int) -> None:
-        why = why_not_stop_at(stop_at_ts, self._pipeline, self._scheduler.batches.end_ts)
-        if why:
-            raise Refusal(CONFLICT, why)
 
 
 def why_not_stop_at(stop_at_ts: int, pipeline: Pipeline, planned_ts: int = 0) -> str:

@@ -204,14 +204,10 @@ def _literal(text: str, kind: FieldType) -> Datum:
         return flatten(bytes.fromhex(text[2:].rstrip("'")), kind)
     inner = text
     if "'" in text and text.endswith("'"):  # perhaps behind a _charset
-        inner = _unquoted(text[text.index("'") + 1 : -1])
+        inner = text[text.index("'") + 1 : -1].replace("''", "'").replace("\\'", "'").replace("\\\\", "\\")
     elif text.startswith('"') and text.endswith('"'):
         inner = text[1:-1]
     return flatten(int(inner) if inner is text and not kind.is_string and inner.lstrip("-").isdigit() else inner, kind)
-
-
-def _unquoted(text: str) -> str:
-    return text.replace("''", "'").replace("\\'", "'").replace("\\\\", "\\")
 
 
 def _list(table: TableInfo, parts: PartitionInfo) -> Locate:

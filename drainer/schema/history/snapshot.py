@@ -134,13 +134,10 @@ async def _read(scan: TiKVScan, ts: int) -> SchemaSnapshot:
                 tables.append((database.id, TableInfo.from_json(value)))
     system = {database.id for database in databases if database.name.lower() == MYSQL_SCHEMA}
     jobs = [info for schema_id, info in tables if schema_id in system and info.name.lower() == _JOB_TABLE]
-    running = [*await _listed_jobs(scan), *(await _stored_jobs(scan, jobs[0]) if jobs else ())]
-    return SchemaSnapshot(ts, number, databases, tuple(tables), tuple(running))
-
-
-async def _listed_jobs(scan: TiKVScan) -> list[Job]:
     lists = [await scan.scan(key.meta_prefix(name, key.META_LIST)) for name in _JOB_LISTS]
-    return [Job.from_json(value) for pairs in lists for _, value in pairs]
+    running = [Job.from_json(value) for listed in lists for _, value in listed]
+    running += await _stored_jobs(scan, jobs[0]) if jobs else ()
+    return SchemaSnapshot(ts, number, databases, tuple(tables), tuple(running))
 
 
 async def _stored_jobs(scan: TiKVScan, table: TableInfo) -> list[Job]:

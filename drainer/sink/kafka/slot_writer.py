@@ -108,7 +108,7 @@ class KafkaSlotWriter:
                 if kept is not None:
                     self._abort(kept.producer)
                 required = self.publication.required_schemas(self.publication.tables_in(segment))
-                return Receipt(slot, segment.change_count, 0, 0, required_text(required))
+                return Receipt(slot, segment.change_count, 0, 0, json.dumps([list(one) for one in required]))
             except BaseException:
                 if kept is not None:
                     self._abort(kept.producer)
@@ -221,10 +221,6 @@ class KafkaSlotWriter:
             one.producer.drop()
 
 
-def required_text(required: Iterable[RequiredSchema]) -> str:
-    """Return schemas that must be registered as the text that a receipt carries."""
-    return json.dumps([list(one) for one in required])
-
-
 def required_of(text: str) -> list[RequiredSchema]:
+    """Return the schemas that must be registered, from the text in which a receipt carries them."""
     return [RequiredSchema(subject, schema) for subject, schema in json.loads(text)]

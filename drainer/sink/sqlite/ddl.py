@@ -260,7 +260,7 @@ def _alter(connection: sqlite3.Connection, step: Ddl, before: Located, after: Lo
     pairs = paired(replicated(before.info), replicated(after.info), step.query)
     added = _only_added(before.info, after.info, pairs)
     if added is None:
-        _rebuild(connection, new, before.info, after.info, pairs)
+        _rebuild(connection, new, after.info, pairs)
     for column in added or ():
         connection.execute(_add_column_sql(connection, new, column))
     _sync_indexes(connection, new, after.info)
@@ -304,9 +304,7 @@ def _literal(connection: sqlite3.Connection, value: Value) -> str:
     return str(text)
 
 
-def _rebuild(
-    connection: sqlite3.Connection, name: str, before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]
-) -> None:
+def _rebuild(connection: sqlite3.Connection, name: str, after: TableInfo, pairs: dict[int, ColumnInfo]) -> None:
     """A new table, every row copied and converted, the old one dropped, the new one named as it was."""
     fresh = name + ".rebuilt"
     connection.execute(create_table(fresh, after))

@@ -121,19 +121,13 @@ def check_java() -> str:
     """The version of the Java that Spark will use. SparkUnavailable, with what to install, if there is no usable
     one."""
     java = java_program()
-    version, modules = java_of(java)
+    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
+    version = next((line.partition("@")[2] for line in modules.splitlines() if line.startswith("java.base@")), "")
     if not version or int(version.split(".")[0].split("-")[0]) < JAVA_MAJOR_MIN:
         raise SparkUnavailable(f"{java} is Java {version or 'before 9'}: {INSTALL_JAVA}")
     if "jdk.incubator.vector" not in modules:
         raise SparkUnavailable(f"{java} lacks the module jdk.incubator.vector: {INSTALL_JAVA}")
     return version
-
-
-def java_of(java: Path) -> tuple[str, str]:
-    """(version, names of its modules); ("", "") if unknown."""
-    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
-    version = next((line.partition("@")[2] for line in modules.splitlines() if line.startswith("java.base@")), "")
-    return version, modules
 
 
 def archive_of(java_version: str) -> Path:

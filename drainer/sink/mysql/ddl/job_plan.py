@@ -51,10 +51,6 @@ class JobPlan:
     index: str = ""
 
     @property
-    def is_optional(self) -> bool:
-        return self.optional_from is not None and self.statement >= self.optional_from
-
-    @property
     def may_repeat(self) -> bool:
         """Emptying a table or dropping it again does no harm."""
         return bool(_HARMLESS.match(self.sql[self.statement]))

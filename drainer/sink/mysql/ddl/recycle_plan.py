@@ -225,7 +225,8 @@ def _bring_back(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPl
         if kept is not None
     ]
     sql = [*_database(step, server), *(["RENAME TABLE " + ", ".join(pairs)] if pairs else [])]
-    later = [*_views(back), *_foreign_keys(table for table, kept in found if kept)]
+    views = [text for table in back if table.info.is_view and (text := create_view(table.schema, table.info))]
+    later = [*views, *_foreign_keys(table for table, kept in found if kept)]
     return replace(
         plan,
         use="",
@@ -248,11 +249,6 @@ def _database(step: Ddl, server: Server) -> list[str]:
     if step.job.type != ActionType.RECOVER_SCHEMA or database is None:
         return []
     return [create_database(database, server.dialect(), if_not_exists=True)]
-
-
-def _views(back: Iterable[Located]) -> list[str]:
-    views = (table for table in back if table.info.is_view)
-    return [text for view in views if (text := create_view(view.schema, view.info))]
 
 
 def _foreign_keys(tables: Iterable[Located]) -> list[str]:

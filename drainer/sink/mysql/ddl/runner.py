@@ -281,7 +281,7 @@ class DdlRunner:
         if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
             _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
             return True
-        if plan.is_optional:
+        if plan.optional_from is not None and plan.statement >= plan.optional_from:
             _log.warning(
                 "optional statement of a DDL skipped: the destination refused it",
                 job=plan.job_id,

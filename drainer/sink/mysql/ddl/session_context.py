@@ -119,15 +119,11 @@ def fills(step: Ddl, server: Server) -> Iterator[str]:
         made = column.id not in known and not column.is_generated
         if made and column.type.tp is Tp.JSON and column.is_not_null and column.origin_default is None:
             # A column with ON UPDATE must not change.
-            still = "".join(f", {quoted(c.name)}={quoted(c.name)}" for c in _moving(step))
+            moving = (c for c in shown_columns(step.after) if c.type.flag & Flag.ON_UPDATE_NOW)
+            still = "".join(f", {quoted(c.name)}={quoted(c.name)}" for c in moving)
             name, table = quoted(column.name), step.changes[0].after
             assert table is not None
             yield f"UPDATE {quoted(table.schema, table.name)} SET {name}='null'{still} WHERE {name}=''"
-
-
-def _moving(step: Ddl) -> Iterator[ColumnInfo]:
-    assert step.after is not None
-    return (column for column in shown_columns(step.after) if column.type.flag & Flag.ON_UPDATE_NOW)
 
 
 def _converted(step: Ddl) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:

@@ -175,7 +175,7 @@ class Batches:
             raise ArbiterError(f"{place}: {error}") from None
         ddl = next((event for event in events if isinstance(event, DdlEvent)), None)
         is_first = commit_ts > self._next.newest
-        if self._held and is_first and (ddl or self._is_full):
+        if self._held and is_first and (ddl or self.held >= self._batch_max or self._rows >= ROWS_MAX):
             self._flush(self._next.newest)  # what is held is complete
         found, is_new = self._next.received(commit_ts, value, events)
         self._next, self._place = replace(found, offset=record.offset + 1), place
@@ -195,10 +195,6 @@ class Batches:
         if self.position.newest == self.position.ts:
             self.position = replace(self.position, status=ENDED)
             self._apply((), self.position.text(), None)
-
-    @property
-    def _is_full(self) -> bool:
-        return self.held >= self._batch_max or self._rows >= ROWS_MAX
 
     def _hold(self, commit_ts: int, events: Sequence[Event], size: int, *, is_first: bool) -> None:
         rows = [event for event in events if isinstance(event, RowEvent) and event.schema.lower() != OWN_SCHEMA]

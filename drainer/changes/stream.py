@@ -261,16 +261,12 @@ def _scanned(payloads: Sequence[bytes]) -> Scanned:
     try:
         return scan_all(payloads)
     except DecodeError as error:
-        _raise_first_torn(payloads, error)
+        for payload in payloads:
+            try:
+                scan_all([payload])
+            except DecodeError as first:  # of the first torn one
+                raise first from error
         raise
-
-
-def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
-    for payload in payloads:
-        try:
-            scan_all([payload])
-        except DecodeError as first:
-            raise first from error
 
 
 def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:

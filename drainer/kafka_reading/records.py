@@ -89,15 +89,6 @@ def records_in(directory: Path) -> Iterator[Record]:
                     raise ReadError(f"{path}: line {number} is not a record: {error}") from None
 
 
-def _check_pattern(topic: str) -> None:
-    """Raise ConfigError for an invalid regular expression."""
-    if topic.startswith("^"):
-        try:
-            re.compile(topic)
-        except re.error as error:
-            raise ConfigError(f"topic {topic!r} is no regular expression: {error}") from None
-
-
 class _Said(logging.Handler):
     """Log each message of the client library once: while brokers are unreachable it repeats a message twenty times a
     second."""
@@ -143,7 +134,11 @@ class TopicReader:
         are not committed. `is_stopped`: called while brokers do not answer; if it returns True, ReadStopped is raised.
         Raises ReadError, and ConfigError for settings that are invalid on any broker."""
         for topic in topics:
-            _check_pattern(topic)
+            try:
+                if topic.startswith("^"):
+                    re.compile(topic)
+            except re.error as error:
+                raise ConfigError(f"topic {topic!r} is no regular expression: {error}") from None
         self._said = _Said()
         self._is_stopped = is_stopped
         self._brokers = client.get("bootstrap.servers", "")

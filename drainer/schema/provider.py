@@ -312,15 +312,12 @@ class LoopSchemaProvider:
 
     def __init__(self, provider: SchemaProvider, loop: asyncio.AbstractEventLoop) -> None:
         self._provider = provider
+        self.complete = provider.complete
         self._loop = loop
 
     @property
     def schema(self) -> Schema:
         return self._provider.schema
-
-    @property
-    def complete(self) -> bool:
-        return self._provider.complete
 
     def prepare(self, batch: Batch) -> None:
         known = self._provider.schema

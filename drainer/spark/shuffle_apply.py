@@ -263,13 +263,8 @@ def of_all_slots(found: Sequence[Receipt], intent: Intent, planned: Counted | No
     """Return the results that say something. Raises RangeDiffers if a slot has not reported, because each slot
     receives at least the totals. If nothing was `planned`, there may have been no reading task: the open batch's pumps
     have all been abandoned by the operator."""
-    unheard({result.slot for result in found}, intent.slots, intent, planned)
-    return [result for result in found if result.chunks or result.detail or result.left_out]
-
-
-def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:
-    """Raise RangeDiffers if some of the slots have not reported."""
-    silent = set(range(slots)) - heard
+    silent = set(range(intent.slots)) - {result.slot for result in found}
     if silent and planned != Counted():
         batch = f"({intent.after_ts}, {intent.until_ts}]"
         raise RangeDiffers(f"Spark ran no task for slots {sorted(silent)} of the batch {batch}; it is not finished")
+    return [result for result in found if result.chunks or result.detail or result.left_out]

@@ -86,7 +86,12 @@ def acquire(
             )
         if stop.is_set():
             raise LockHeld(f"{changefeed.label}: told to stop while waiting for connection {holder} to give it back")
-        _may_take(config, identity, changefeed, _holder_node(session, changefeed), holder)
+        former = _holder_node(session, changefeed)
+        if config.takeover != "force" and (config.takeover != "same-node" or former != identity.node_id):
+            raise LockHeld(
+                f"{changefeed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or "
+                f'start this one with takeover = "force" to end its connection'
+            )
         running = _running(session, holder)
         if running and config.takeover != "force":
             _log.warning(
@@ -102,15 +107,6 @@ def acquire(
         ended = True
     if _used(session, name) is None:
         _record(session, changefeed)
-
-
-def _may_take(config: ServerConfig, identity: Identity, changefeed: Changefeed, former: str, holder: int) -> None:
-    if config.takeover == "force" or (config.takeover == "same-node" and former == identity.node_id):
-        return
-    raise LockHeld(
-        f"{changefeed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
-        f'this one with takeover = "force" to end its connection'
-    )
 
 
 def _used(session: ServerSession, name: bytes) -> int | None:

@@ -129,7 +129,13 @@ def wrong(flavour: str, shown: Mapping[str, str]) -> Iterator[str]:
     for name in _NO_DIRTY_READS:
         if found.get(name, "").upper() == "READ-UNCOMMITTED":
             yield f"{name} = 'READ-UNCOMMITTED': marks would be believed that are not committed"
-    if flavour == "tidb" and not _no_retries(found):
+    # One of three settings rules retries out; not all versions have all three. A mode that is shown was checked above.
+    has_no_retries = (
+        "tidb_txn_mode" in found
+        or found.get("tidb_disable_txn_auto_retry", "").lower() in _TRUE
+        or found.get("tidb_retry_limit") == "0"
+    )
+    if flavour == "tidb" and not has_no_retries:
         yield f"no variable of this TiDB switches its own retries off ({', '.join(_RETRIES)}): {_RETRIED}"
 
 
@@ -138,13 +144,3 @@ def takes_files(flavour: str, shown: Mapping[str, str]) -> bool:
     in parts."""
     found = {name.lower(): value for name, value in shown.items()}
     return flavour != "tidb" and found.get(_LOCAL_INFILE, "").lower() in _TRUE
-
-
-def _no_retries(found: Mapping[str, str]) -> bool:
-    """Return whether one of three settings rules retries out; not all versions have all three. A mode that is shown has
-    been checked above."""
-    return (
-        "tidb_txn_mode" in found
-        or found.get("tidb_disable_txn_auto_retry", "").lower() in _TRUE
-        or found.get("tidb_retry_limit") == "0"
-    )

@@ -144,7 +144,9 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
         settings.update(node_requirements.settings())
-        settings.update(_of_pods(master))
+        pod = os.environ.get("POD_NAME")
+        if pod and master.startswith(KUBERNETES):  # which deletes the executors with their owner, however it ends
+            settings["spark.kubernetes.driver.pod.name"] = pod
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
     if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
@@ -157,14 +159,6 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings
-
-
-def _of_pods(master: str) -> dict[str, str]:
-    """Return the settings of a driver in a pod. Kubernetes deletes the executors with the pod that owns them, however
-    the pod ends.
-    """
-    pod = os.environ.get("POD_NAME")
-    return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith(KUBERNETES) else {}
 
 
 def python_of(conf: Mapping[str, str]) -> str:

@@ -95,19 +95,15 @@ def _hide_from_arrow() -> None:
         sys.meta_path.remove(hidden)
 
 
-def _keep_memory() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # another libc
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in _MALLOC_OPTIONS.items():
-            mallopt(option, value)
-
-
 @functools.cache
 def load() -> None:
     """Import the modules, once per process; processes forked from it have them already."""
     from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401
 
-    _keep_memory()
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)
     sys.meta_path.insert(0, WithoutPandas())
     for name in MODULES:
         importlib.import_module(name)

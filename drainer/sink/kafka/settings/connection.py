@@ -71,7 +71,13 @@ def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
         names = ", ".join(name for name in _OTHERS if value.get(name))
         raise ConfigError(f"syncer.to: {names}: settings of other destinations, without effect for Kafka: remove them")
     if isinstance(value.get("security"), Mapping):
-        found["security"] = _without_tls(value["security"])
+        given_tls = [name for name in _TLS if value["security"].get(name)]
+        if given_tls:
+            raise ConfigError(
+                f"syncer.to.security: {', '.join(given_tls)}: the original has TLS for databases alone; that of Kafka "
+                "is set by ca, cert and key: rename or remove them"
+            )
+        found["security"] = {name: given for name, given in value["security"].items() if name not in _TLS}
     given = {name: value[name] for name in _NAMES if value.get(name)}
     for name, text in given.items():
         if found.get(_NAMES[name]):
@@ -81,16 +87,6 @@ def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
         is_list = name == "kafka-addrs" and isinstance(text, str)
         found[_NAMES[name]] = [one.strip() for one in text.split(",")] if is_list else text
     return {**_AS_IT_WRITES, **found} if given else found
-
-
-def _without_tls(security: Mapping[str, Any]) -> dict[str, Any]:
-    names = [name for name in _TLS if security.get(name)]
-    if names:
-        raise ConfigError(
-            f"syncer.to.security: {', '.join(names)}: the original has TLS for databases alone; that of Kafka is set "
-            "by ca, cert and key: rename or remove them"
-        )
-    return {name: given for name, given in security.items() if name not in _TLS}
 
 
 SECURITY_KEYS: Final = tuple(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())

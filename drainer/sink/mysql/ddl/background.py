@@ -155,7 +155,10 @@ class BackgroundIndexes:
             # A successor may have built the index and dropped it again. One that takes over from here on waits for the
             # lock, and with it for this statement.
             position.store(session, changefeed).hold(self._driver.epoch)
-            if not _has_index(session, plan):
+            if not session.query(
+                b"SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s AND INDEX_NAME=%s"
+                b" LIMIT 1" % tuple(map(session.literal, (*plan.tables[0], plan.index)))
+            ):
                 self._run(session, plan)
                 crash_point("sink.ddl_index_built")
 
@@ -204,12 +207,3 @@ def _concerned(step: Ddl) -> set[Name]:
     for after in (change.after for change in step.changes if change.after is not None):
         names |= {((key.parent_schema or after.schema).lower(), key.parent.lower()) for key in foreign_keys(after.info)}
     return names
-
-
-def _has_index(session: ServerSession, plan: JobPlan) -> bool:
-    schema, table = plan.tables[0]
-    found = session.query(
-        b"SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s AND INDEX_NAME=%s LIMIT 1"
-        % (session.literal(schema), session.literal(table), session.literal(plan.index))
-    )
-    return bool(found)

@@ -165,16 +165,13 @@ class DdlRunner:
             return False
         found = fingerprint.has_run(session, plan, undoes_itself=plan.kind in _TRAVELLING)
         if found is None:
-            raise self._undecided(plan)
+            raise DdlUndecided(
+                f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same "
+                f"before and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's "
+                f"table ids (grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to "
+                f"'rerun' in {self._driver.changefeed.job_mark(plan.job_id)}"
+            )
         return found
-
-    def _undecided(self, plan: JobPlan) -> DdlUndecided:
-        return DdlUndecided(
-            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
-            f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
-            f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
-            f"{self._driver.changefeed.job_mark(plan.job_id)}"
-        )
 
     def _planned(self, step: Ddl, *, may_exist: bool) -> JobPlan:
         """The job's plan, made once: every attempt runs it, and a restart runs what its mark has of it.

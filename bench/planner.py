@@ -222,12 +222,13 @@ def measure_connections(numbers: Sequence[int], rows: int) -> None:
 
 
 def measure_tasks(numbers: Sequence[int], rounds: int) -> None:
-    from drainer.spark.startup.session import start_session, stop_session
+    from drainer.spark.startup.jvm_launch import start_jvm
+    from drainer.spark.startup.session import open_session, stop_session
     from drainer.spark.startup.warmup import RESULT_DDL, _packed, _results
 
     report = Report("a batch of two stages whose tasks do nothing, by number of tasks, 2 cores")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        session = start_session(master="local[2]", output=Path(folder) / "spark.log", conf={})
+        session = open_session(start_jvm(master="local[2]", output=Path(folder) / "spark.log", conf={}))
 
         def batch(tasks: int, slots: int) -> None:
             rows = session.range(0, 8 * tasks, numPartitions=tasks).mapInArrow(

@@ -79,14 +79,11 @@ class DistributedBatches:
         pull: PullLarge | None = None,
         *,
         stop: threading.Event | None = None,
-        task_retry_s: float = TASK_RETRY_S,
         decisions: Decisions | None = None,
     ) -> None:
-        """`pull`: pulls binlogs to the driver without Spark. `stop`: when it is set, no job is repeated any more.
-        `task_retry_s`: for how long a task retries before it gives up and the job is repeated."""
+        """`pull`: pulls binlogs to the driver without Spark. `stop`: when it is set, no job is repeated any more."""
         self._pull = pull
         self._stop = stop or threading.Event()
-        self._task_retry_s = task_retry_s
         self._decisions = decisions or Decisions()
         self._sink = destination
         self._segments = segments_for(destination, whole=cut.whole)
@@ -180,7 +177,7 @@ class DistributedBatches:
 
         Raises Stopped, and DestinationDown if it fails for as long as the sink retries."""
         patience = RetryDeadline("batch", self._parallel().retry_for_s, self._stop)
-        task_s = self._task_retry_s
+        task_s = TASK_RETRY_S
         while True:
             try:
                 found = job(task_s)

@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("kafka-check: interrupted, nothing is proven\n")
         return INTERRUPTED
     sys.stdout.write(shown(report))
-    return 0 if report.is_good else 1
+    return 1 if report.broken else 0
 
 
 def _checked(arguments: Arguments) -> Report:

@@ -84,10 +84,6 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     broken: Counter[Broken] = field(default_factory=Counter)
 
-    @property
-    def is_good(self) -> bool:
-        return not self.broken
-
     def add(self, violation: Violation) -> None:
         self.broken[violation.rule] += 1
         if len(self.violations) < VIOLATIONS_KEPT:

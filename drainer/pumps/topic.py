@@ -149,11 +149,10 @@ class TopicPump(FollowedPump):
         topic: Topic,
         *,
         open_reader: Callable[[Topic], KafkaReader] = kafka_reader,
-        backlog_max: int = BACKLOG_MAX,
         silence_max_s: float = SILENCE_MAX_S,
     ) -> None:
         name = f"topic {topic.name}"
-        super().__init__(node_id, host, name=name, backlog_max=backlog_max, silence_max_s=silence_max_s)
+        super().__init__(node_id, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
         self._topic = topic
         self._open_reader = open_reader
         self._purged_ts = 0

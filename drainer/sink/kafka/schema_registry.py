@@ -11,7 +11,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.settings.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
+from drainer.sink.kafka.settings.registry_http import RegistryAccess, RegistryAnswer, RegistryHttp
 
 _log = get_logger(__name__)
 WAIT_S: Final = 300.0
@@ -28,17 +28,10 @@ class SchemaRefused(DestinationRefused):
 class SchemaRegistry:
     """Blocking; not for several threads. Every schema is registered once, and every id is looked up once."""
 
-    def __init__(
-        self,
-        access: RegistryAccess,
-        *,
-        wait_s: float = WAIT_S,
-        timeout_s: float = TIMEOUT_S,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, access: RegistryAccess, *, wait_s: float = WAIT_S, stop: threading.Event | None = None) -> None:
         """Raises ConfigError where TLS files cannot be used. `wait_s`: how long a registry that is down is waited for,
         by each request."""
-        self._http = RegistryHttp(access, wait_s=wait_s, timeout_s=timeout_s, stop=stop)
+        self._http = RegistryHttp(access, wait_s=wait_s, stop=stop)
         self._schemas: dict[int, str] = {}
         self.ids: SchemaIds = {}  # of all schemas that were registered so far
 

@@ -55,12 +55,13 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
 
 
 def _make(archive: Path) -> None:
-    from drainer.spark.startup.session import start_session, stop_session
+    from drainer.spark.startup.jvm_launch import start_jvm
+    from drainer.spark.startup.session import open_session, stop_session
 
     with temporary_folder(), locked_folder(archive.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
-        session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)
+        session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=conf, archive=False))
         _exercise(session, folder)
         stop_session(session, exit_s=MAKE_S)
         made.replace(archive)

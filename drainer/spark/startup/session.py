@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,12 @@ from drainer.spark import register
 from drainer.spark.errors import JVM_ENDED, reason_of, text_of
 from drainer.spark.startup import node_requirements
 from drainer.spark.startup.java import SparkUnavailable
-from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when, start_jvm
+from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when
 from drainer.spark.startup.worker_imports import defer_pandas
 
 JVM_EXIT_S = 10
 
 _log = get_logger(__name__)
-
-
-def start_session(
-    *,
-    master: str,
-    output: Path,
-    conf: Mapping[str, str],
-    archive: bool = True,
-    stopping: Callable[[], bool] = lambda: False,
-) -> SparkSession:
-    """Start a JVM and open a session in it: start_jvm, then open_session."""
-    return open_session(start_jvm(master=master, output=output, conf=conf, archive=archive), stopping)
 
 
 def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> SparkSession:

@@ -21,8 +21,10 @@ def stubs(etcd: Etcd, java: None) -> Iterator[Stubs]:
 @pytest.fixture(scope="module")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark session with two cores, for the tests of one module."""
-    from drainer.spark.startup.session import start_session, stop_session  # pyspark is imported where a test needs it
+    from drainer.spark.startup.jvm_launch import start_jvm
+    from drainer.spark.startup.session import open_session, stop_session  # pyspark is imported where a test needs it
 
-    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
+    output = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = open_session(start_jvm(master="local[2]", output=output, conf={}))
     yield session
     stop_session(session)

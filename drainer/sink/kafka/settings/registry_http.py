@@ -107,17 +107,9 @@ class RegistryHttp:
     """A blocking client. A request without an answer, or with one that the next attempt may change (5xx, 429), is
     retried for `wait_s` seconds."""
 
-    def __init__(
-        self,
-        access: RegistryAccess,
-        *,
-        wait_s: float,
-        timeout_s: float = TIMEOUT_S,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, access: RegistryAccess, *, wait_s: float, stop: threading.Event | None = None) -> None:
         self.url = access.url
         self._wait_s = wait_s
-        self._timeout_s = timeout_s
         self._stop = stop
         self._authorization = access.authorization
         handlers: list[Any] = [_NoRedirect()]
@@ -147,7 +139,7 @@ class RegistryHttp:
         where = f"{method} {self.url}{path}"
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as response:
+            with self._opener.open(request, timeout=TIMEOUT_S) as response:
                 data = response.read(BODY_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             raise _answer(where, error) from None

@@ -15,7 +15,8 @@ from drainer.apply.progress import Stopped
 from drainer.spark.startup import class_archive
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, java_options
-from drainer.spark.startup.session import start_session
+from drainer.spark.startup.jvm_launch import start_jvm
+from drainer.spark.startup.session import open_session
 from drainer.temporary_files import LOCK, locked_folder, sweep
 from tests.support.servers import missing, wait_until
 
@@ -165,5 +166,5 @@ def test_start_removes_leftovers_of_killed_archive_maker(monkeypatch: pytest.Mon
     left.mkdir(parents=True)
     (left / LOCK).touch()
     with pytest.raises(Stopped):
-        start_session(master="local[1]", output=tmp_path / "spark.log", conf={}, stopping=lambda: True)
+        open_session(start_jvm(master="local[1]", output=tmp_path / "spark.log", conf={}), lambda: True)
     assert not left.exists()

@@ -57,6 +57,11 @@ class Table:
     versions: Sequence[TableVersions] = ()
 
     @property
+    def table_id(self) -> int:
+        """Upstream's; of merged tables the lowest."""
+        return self.sources[0].info.id
+
+    @property
     def codec(self) -> Codec:
         return self.sources[0].codec
 
@@ -89,7 +94,7 @@ class Table:
         return sum(self._transact(partial(self._by_key, keys=part)) for part in parts)
 
     def _finds_by_key(self) -> bool:
-        """Whether upstream's rows can be found by the destination's keys: not those whose values rules replace."""
+        """Whether upstream's rows can be read by the keys that the destination has: not if rules replace values."""
         of = self.codec.layout
         return bool(self.codec.shape.foldable) and all(
             source.codec.rules is None and all(of.targets[at].id in source.info.columns_by_id for at in of.key.columns)

@@ -374,8 +374,8 @@ class RowRules:
     def kinds(
         self, old: Sequence[Any] | None, new: Sequence[Any] | None, count: int
     ) -> Iterator[tuple[Kind, npt.NDArray[np.bool_]]]:
-        """What becomes of changes whose images have these columns, as in `row`: each kind, and which changes have it.
-        The columns of the condition are there."""
+        """Yield each kind of change with the changes (a mask of `count`) that become that kind, as `row` does for one.
+        The images must have the columns of the condition."""
         was, now = (self._chosen(image, count).to_numpy(zero_copy_only=False) for image in (old, new))
         for kind, chosen in ((Kind.INSERT, now & ~was), (Kind.UPDATE, now & was), (Kind.DELETE, was & ~now)):
             if chosen.any():

@@ -218,7 +218,8 @@ def _check_same_names(before: TableInfo, after: TableInfo, query: str) -> None:
 def _aligned(
     before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], there: Collection[str]
 ) -> tuple[ColumnInfo, ...]:
-    """`before` with the columns `there` as they are in `after`, and where: nothing is done to them."""
+    """`before`, in which the columns named `there` are replaced by those of `after`, at their positions: no statement
+    is made for them."""
     placed = [column for column in before if column.name.lower() not in there]
     at = -1
     for column in after:

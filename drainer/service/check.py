@@ -101,14 +101,15 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
     try:
         for number in range(ROUNDS):
             try:
-                async with _opened(config, ended) as tables:
+                async with _opened(config, ended) as (there, tables):
                     chosen = options.chosen(tables, strict=not number)
                     for name in {*left} - {*tables}:  # dropped, or renamed
                         done.pop(name, None)
                     left = [name for name in chosen if name in left or name not in done]
                     chosen = left
-                    left = await asyncio.to_thread(_round, {name: tables[name] for name in left}, options, done)
-                    await asyncio.to_thread(_record, tables, [done[name] for name in chosen if name not in left])
+                    left = await asyncio.to_thread(_round, there, {name: tables[name] for name in left}, options, done)
+                    ended_checks = [done[name] for name in chosen if name not in left]
+                    await asyncio.to_thread(_record, there, tables.values(), ended_checks)
             except BinlogError as error:
                 if not left or not passes(error):
                     raise
@@ -123,8 +124,10 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config, ended: threading.Event) -> AsyncIterator[dict[str, Table]]:
-    """The tables of the destination by name, as they are at its position now."""
+async def _opened(
+    config: Config, ended: threading.Event
+) -> AsyncIterator[tuple[DestinationSnapshot, dict[str, Table]]]:
+    """The destination as it is now, and its tables by name."""
     server, security = server_of(config.upstream), config.security.security()
     async with contextlib.AsyncExitStack() as stack:
         etcd = connect_etcd(config.pd_urls, security)
@@ -148,10 +151,13 @@ async def _opened(config: Config, ended: threading.Event) -> AsyncIterator[dict[
             every = {source.info.id: source for group in sources.values() for source in group}
             await asyncio.to_thread(upstream.check_ids, every)
         _log.info("check begins", at=there.commit_ts, upstream=server.address, tables=len(sources))
-        yield {
-            name: Table(group, connect, there, ended, [view.tables[source.info.id] for source in group])
-            for name, group in sources.items()
-        }
+        yield (
+            there,
+            {
+                name: Table(group, connect, there, ended, [view.tables[source.info.id] for source in group])
+                for name, group in sources.items()
+            },
+        )
 
 
 async def _destination(config: Config, identity: Identity, ended: threading.Event) -> DestinationSnapshot:
@@ -180,18 +186,17 @@ def sources_of(view: SchemaView, schemas: Mapping[int, str]) -> dict[str, list[S
     return found
 
 
-def _round(tables: Mapping[str, Table], options: CheckOptions, done: dict[str, TableCheck]) -> list[str]:
+def _round(
+    there: DestinationSnapshot, tables: Mapping[str, Table], options: CheckOptions, done: dict[str, TableCheck]
+) -> list[str]:
     """Compare tables, and return the names of those that must be compared again. Raises BinlogError if the definitions
     cannot be compared."""
     again: list[str] = []
-    if not tables:
-        return again
-    there = next(iter(tables.values())).there
     schema = there.schema_differences([version for table in tables.values() for version in table.versions])
     for name, table in tables.items():
         repaired = done[name].repaired if name in done else ()
         differing = tuple(found for found in schema if found.table == name)
-        one = TableCheck(name, table.sources[0].info.id, differing, there.commit_ts)
+        one = TableCheck(name, table.table_id, differing, there.commit_ts)
         one = done[name] = replace(one, repaired=repaired)
         try:
             if table.stop.is_set():
@@ -215,12 +220,12 @@ def _round(tables: Mapping[str, Table], options: CheckOptions, done: dict[str, T
     return again
 
 
-def _record(tables: Mapping[str, Table], checks: Sequence[TableCheck]) -> None:
+def _record(there: DestinationSnapshot, tables: Iterable[Table], checks: Sequence[TableCheck]) -> None:
     found = [one.verification() for one in checks if not one.error]
     if not found:
         return
     try:
-        next(iter(tables.values())).there.record(found, {table.sources[0].info.id for table in tables.values()})
+        there.record(found, {table.table_id for table in tables})
     except BinlogError as error:
         _log.warning("the comparison cannot be stored at the destination", error=str(error))
 

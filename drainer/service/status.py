@@ -21,7 +21,6 @@ from drainer.pumps.survey import PumpSet
 from drainer.ranges.progress import LoadProgress
 from drainer.service.page import page, starting_page
 from drainer.service.scheduler import Scheduler, Steering
-from drainer.service.verification import NOT_VERIFIED
 from drainer.sink.base import AnySink, BuildsIndexes
 from drainer.sink.retry import FAILURES, Failures
 
@@ -85,12 +84,11 @@ class Status:
         stop: Callable[[Event], None] = lambda _event: None,
         available_bytes: Callable[[], int] = lambda: 0,
         standbys: Callable[[], Sequence[str]] = tuple,
-        verification: Callable[[], Mapping[str, object]] = NOT_VERIFIED.copy,
+        verification: Callable[[], Mapping[str, object]],
     ) -> None:
         """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
         requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers
-        that wait to take over. `verification`: fields about comparisons with
-        upstream."""
+        that wait to take over. `verification`: fields about comparisons with upstream."""
         self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
         self._available_bytes = available_bytes
         self._standbys = standbys

@@ -28,12 +28,11 @@ _PRIORITY: Final = 10  # added to the process's niceness
 _RETRY_S: Final = 600.0  # after a comparison that failed
 
 _VERIFIED = metrics.gauge(
-    "drainer_verified_through", "every compared table was equal to upstream's at this time or later, physical ms; 0: no"
+    "drainer_verified_through",
+    "every compared table was equal to upstream's at this time or later, physical ms; 0: not all were",
 )
 _DIFFERING = metrics.gauge("drainer_differing_tables", "tables that differed from upstream's when last compared")
 _log = log.get_logger(__name__)
-
-NOT_VERIFIED: Final[dict[str, object]] = {"VerifiedThrough": 0, "VerifyError": "", "Verified": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Found:
 
 
 async def compared(config: Config) -> Found:
-    """Compare all tables in a process, which ends with this call."""
+    """Compare all tables in a process of its own, which is ended if this call is cancelled."""
     context = multiprocessing.get_context("spawn")  # a fork would have the threads' locks
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_process, args=(sender, config), daemon=True)
@@ -66,7 +65,7 @@ def _received(receiver: Connection) -> Found:
     try:
         found: Found = receiver.recv()
     except EOFError:
-        return Found(error="its process ended early; its output has the reason")
+        return Found(error="the process that compares ended early; the reason is in the drainer's output")
     return found
 
 
@@ -127,10 +126,10 @@ class Verifier:
                 before = {one.table_id: one for one in self._tables}
                 self._show(one.after(before.get(one.table_id)) for one in found.tables)
             if found.error:
-                _log.warning("tables could not be compared with upstream's", error=found.error)
+                _log.warning("some tables were not compared with upstream's", error=found.error)
             for one in found.tables:
                 if one.differences:
-                    _log.warning("table differs from upstream's: drainer check shows how", table=one.table)
+                    _log.warning("table differs from upstream's; `drainer check` shows the rows", table=one.table)
             every_s = min(self._interval_s, _RETRY_S) if found.error else self._interval_s
             pause_s = max(0.0, every_s - (time.monotonic() - began_s))
 

@@ -113,9 +113,10 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
 
 # Stores a changefeed's position in tables of its destination, in SQL that both servers and SQLite understand.
 #
-# `drainer_position` one row per changefeed: position, epoch, open intent `drainer_ddl` one row per DDL job: running
-# or done `drainer_load` one row per table of a first load: its borders, and how many of its ranges are loaded
-# `drainer_check` one row per table that was compared with upstream's: the result, and when it was equal
+#   drainer_position  one row per changefeed: position, epoch, open intent
+#   drainer_ddl       one row per DDL job: running or done
+#   drainer_load      one row per table of a first load: its borders, and how many of its ranges are loaded
+#   drainer_check     one row per table that was compared with upstream's: the result, and when it was equal
 #
 # A fence is the WHERE of its UPDATE: it must change exactly one row.
 

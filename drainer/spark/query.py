@@ -29,7 +29,7 @@ class SparkBatch:
     """One micro-batch of packed rows (MicroBatch). Usable after Spark has gone on to the next one."""
 
     def __init__(self, packed: DataFrame, errors: ErrorSeal, files: str = "") -> None:
-        """`files`: the query's folder of files (blob_pieces.folder_of), empty if there is none."""
+        """`files`: the query's folder of files (slot_blob.folder_of), empty if there is none."""
         self._packed = packed
         self._errors = errors
         self._files = files

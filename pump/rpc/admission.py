@@ -68,7 +68,8 @@ class InFlight:
             asyncio.get_running_loop().call_soon(self._retry)
 
     def wait(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once, in the next turn of the loop after bytes were released; the waiting calls in order."""
+        """Call `retry` once, in the turn of the event loop after bytes were released; of several in the order in which
+        they were given."""
         self._retries.append(retry)
 
     def _retry(self) -> None:

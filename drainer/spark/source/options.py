@@ -20,7 +20,7 @@ BATCH_BYTES_MAX = 32 << 20
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which then decides
-    every batch; `error_secret`: that of its ErrorSeal; `blob_folder`: see blob_pieces.folder_of. All are empty if the
+    every batch; `error_secret`: that of its ErrorSeal; `blob_folder`: see slot_blob.folder_of. All are empty if the
     source is used without the drainer."""
 
     pd_urls: tuple[str, ...]

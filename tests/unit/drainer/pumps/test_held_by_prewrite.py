@@ -51,7 +51,7 @@ async def test_pump_holding_by_prewrite_is_shown_until_released() -> None:
     pumps.views = {"a": PumpView("a")}  # type: ignore[attr-defined]
     status = Status(
         node_id="d", destination=SimpleNamespace(name="x"), pipeline=scheduler._pipeline, scheduler=scheduler,
-        pumps=pumps, synced_after_s=0, steer=AsyncMock(),  # type: ignore[arg-type]
+        pumps=pumps, synced_after_s=0, steer=AsyncMock(), verification=dict,  # type: ignore[arg-type]
     )  # fmt: skip
     view = pumps.views["a"]  # type: ignore[attr-defined]
     with structlog.testing.capture_logs() as lines:

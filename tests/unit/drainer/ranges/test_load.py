@@ -162,7 +162,7 @@ def test_progress_counts_all_ranges_before_the_first_is_loaded_and_rows_once(
     assert (progress.divided, progress.ranges, progress.loaded, progress.rows) == (2, 4, 4, 6)
     assert progress.bytes == 2 * sum(len(b"%d" % number) + len(name) + 2 for number, name in ROWS)
     assert (progress.phase(), progress.document()["secondsLeft"]) == ("", 0)
-    lines = [record.message for record in caplog.records if "first load goes on" in record.message]
+    lines = [record.message for record in caplog.records if "first load is running" in record.message]
     assert 0 < len(lines) < len(seen)
     assert "ranges=4" in lines[-1]
 

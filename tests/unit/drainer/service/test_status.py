@@ -19,7 +19,7 @@ def status_at(position_ts: int, first_ts: int = 0) -> Status:
     scheduler, pumps = made(lambda *_: Watermark(0, ()), Position(position_ts))
     return Status(
         node_id="d", destination=SimpleNamespace(name="x"), pipeline=scheduler._pipeline, scheduler=scheduler,
-        pumps=pumps, synced_after_s=0, steer=AsyncMock(), first_ts=first_ts,
+        pumps=pumps, synced_after_s=0, steer=AsyncMock(), first_ts=first_ts, verification=dict,
     )  # type: ignore[arg-type]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.schema import avro_name
-from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder
+from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder, table_encoder
 from drainer.protocol.event import Change, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.pb_file.decoder import decode
@@ -74,53 +74,48 @@ class Wire:
         self.case = case
         self._is_file = case.options.protocol == "pb-file"
         options = OPEN if self._is_file else case.options
-        self._encoder: Encoder = make_encoder(options)
-        self._ids: dict[str, int] = {}
-        self._texts: dict[int, str] = {}
-        self._decoder: Decoder | None = None if options.protocol == "avro" else make_decoder(options)
+        self.encoder: Encoder = make_encoder(options)
+        self._decoder: Decoder = make_decoder(options)
+        self._texts: dict[str, int] = {}  # a registry's schemas, and their ids
 
     def send(self, changes: RowChanges) -> list[RowEvent]:
         """What comes out behind the wire, in order."""
-        if self._is_file:
-            return _through_file(changes, self.case.options.zone)
-        encoder, decoder = self._ready(changes.table)
-        rows = encoder.table(changes.table).encode(changes)
-        events: list[Event] = []
-        for message in encoder.frame(rows):
-            events += decoder.decode(message.key, message.value)
+        events = [event for message in self.messages(changes) for event in self.decode(*message)]
         found = [event for event in events if isinstance(event, RowEvent)]
         assert len(found) == len(events) == len(changes), self.case.name
         return found
 
-    def _ready(self, table: Table) -> tuple[Encoder, Decoder]:
-        encoder = self._encoder
-        if self._decoder is None:
-            assert isinstance(encoder, RegisteringEncoder)
-            required = encoder.required_schemas(TOPIC, table)
+    def messages(self, changes: RowChanges) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of each message of these rows. `decode` knows the table from then on."""
+        if self._is_file:
+            return [(None, value) for value in _transactions(changes, self.case.options.zone)]
+        self._meet(changes.table)
+        rows = table_encoder(self.encoder, TOPIC, changes.table).encode(changes)
+        return [(message.key, message.value) for message in self.encoder.frame(rows)]
+
+    def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
+        return [*decode(value or b"").events()] if self._is_file else self._decoder.decode(key, value)
+
+    def _meet(self, table: Table) -> None:
+        if isinstance(self.encoder, RegisteringEncoder):
+            required = self.encoder.required_schemas(TOPIC, table)
             for one in required:
-                number = self._ids.setdefault(one.schema, len(self._ids) + 1)
-                self._texts[number] = one.schema
-            ids = merged({}, [(one, self._ids[one.schema]) for one in required])
-            known = KnownSchemas(dict(self._texts))
-            inner = encoder.in_topic(TOPIC)
-            assert isinstance(inner, RegisteringEncoder)
-            return inner.with_ids(ids), AvroDecoder(self.case.options, known)
-        for message in encoder.bootstrap(table, 5):
+                self._texts.setdefault(one.schema, len(self._texts) + 1)
+            self.encoder = self.encoder.with_ids(merged({}, [(one, self._texts[one.schema]) for one in required]))
+            known = KnownSchemas({number: text for text, number in self._texts.items()})
+            self._decoder = AvroDecoder(self.case.options, known)
+        for message in self.encoder.bootstrap(table, 5):
             self._decoder.decode(message.key, message.value)
-        return encoder, self._decoder
 
 
-def _through_file(changes: RowChanges, zone: tzinfo) -> list[RowEvent]:
+def _transactions(changes: RowChanges, zone: tzinfo) -> list[bytes]:
     """Each row as a transaction of a pb file."""
-    table, found = changes.table, []
-    encoder = EventEncoder(
-        table.schema, table.name, [(column.name, column.column_type) for column in table.columns], zone
-    )
-    stamps = changes.commit_ts.tolist()
+    table = changes.table
+    columns = [(column.name, column.column_type) for column in table.columns]
+    encoder = EventEncoder(table.schema, table.name, columns, zone)
     events = encoder.encode(changes.kind, changes.commit_ts, changes.old, changes.new)
-    for commit_ts, payload in zip(stamps, events, strict=True):
-        found += decode(dml_head(commit_ts, len(payload)) + payload).events()
-    return found
+    stamps = changes.commit_ts.tolist()
+    return [dml_head(commit_ts, len(event)) + event for commit_ts, event in zip(stamps, events, strict=True)]
 
 
 def check(wire: Wire, changes: RowChanges) -> None:

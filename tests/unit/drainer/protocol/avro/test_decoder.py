@@ -23,76 +23,23 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import CASES, NAMES, TEXT, ready
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, ready
 
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)
-ROW: dict[str, DecodedValue] = {
-    "int": -5,
-    "bigint unsigned": (1 << 64) - 2,
-    "float": 1.5,
-    "double": -2.5,
-    "decimal(10,4)": "-1.2345",
-    "varchar": "größe".encode(),
-    "blob": b"\0\xff",
-    "datetime(3)": pack(Civil(2020, 1, 2, 3, 4, 5, 6000)),
-    "enum": 2,
-    "set": 3,
-    "bit(64)": 300,
-}
 
 
-def messages(**more: Any) -> tuple[bytes, bytes, Any]:
-    """(key, value, decoder) of an update with every second column nullable."""
-    columns = [("id", CASES["int"].kind)]
-    for n, name in enumerate(ROW):
-        columns.append((f"c{n}", CASES[name].kind if n % 2 else CASES[name].not_null().kind))
-    table = make_table("s", "t", columns, primary=["id"])
-    encoder, schemas = ready(table, OPTIONS, **more)
-    row = [1, *ROW.values()]
-    empty = [1, *(None if n % 2 else value for n, value in enumerate(ROW.values()))]
-    (made,) = encoder.table(table).encode(make_changes(table, Kind.UPDATE, old=[empty], new=[row]))
-    assert made.key is not None
+def message() -> tuple[bytes, AvroDecoder]:
+    """The value of an insert, and a decoder that knows its schemas."""
+    table = make_table("s", "t", [("id", FieldType(Tp.LONG)), ("v", TEXT)], primary=["id"])
+    encoder, schemas = ready(table, OPTIONS)
+    (made,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[1, b"x"]]))
     assert made.value is not None
-    return made.key, made.value, AvroDecoder(encoder.options, schemas)
-
-
-def test_avro_message_cut_at_any_byte_is_refused() -> None:
-    key, value, decoder = messages()
-    (event,) = decoder.decode(key, value)
-    assert isinstance(event, RowEvent)
-    for end in range(1, len(value)):
-        with pytest.raises(MessageError, match=f"at byte {end}:" if end >= 5 else "a header"):
-            decoder.decode(key, value[:end])
-    for end in range(1, len(key)):
-        with pytest.raises(MessageError):
-            decoder.decode(key[:end], value)
-        with pytest.raises(MessageError):
-            decoder.decode(key[:end], None)
-
-
-def test_bytes_after_avro_record_are_refused() -> None:
-    key, value, decoder = messages()
-    for bad in ((key, value + b"\0"), (key + b"\0", value), (key + b"\0", None)):
-        with pytest.raises(MessageError, match="after the record"):
-            decoder.decode(*bad)
-
-
-@given(st.data())
-def test_avro_message_with_changed_bytes_gives_event_or_message_error(data: st.DataObject) -> None:
-    key, value, decoder = messages()
-    changed = bytearray(value)
-    for _ in range(data.draw(st.integers(1, 4))):
-        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        (event,) = decoder.decode(key, bytes(changed))
-    except MessageError:
-        return
-    assert isinstance(event, RowEvent)
+    return made.value, AvroDecoder(encoder.options, schemas)
 
 
 @given(st.binary(max_size=40) | st.none(), st.binary(max_size=40) | st.none())
 def test_avro_decoder_of_any_bytes_raises_only_message_error(key: bytes | None, value: bytes | None) -> None:
-    _, _, decoder = messages()
+    _, decoder = message()
     for lead in (b"", b"\0\0\0\0\1", b"\0\0\0\0\2", b"\1", b"\2", b"\3\0" + bytes(16)):
         try:
             decoder.decode(key, None if value is None else lead + value)
@@ -110,14 +57,14 @@ def test_avro_decoder_of_any_bytes_raises_only_message_error(key: bytes | None, 
     ],
 )
 def test_invalid_avro_header_is_refused(data: bytes, words: str) -> None:
-    _, good, decoder = messages()
+    good, decoder = message()
     for key, value in ((None, data), (data, None), (data, good)):
         with pytest.raises(MessageError, match=words):
             decoder.decode(key, value)
 
 
 def test_avro_message_without_key_and_value_is_refused() -> None:
-    _, _, decoder = messages()
+    _, decoder = message()
     for key, value in ((None, None), (b"", b""), (None, b"")):
         with pytest.raises(MessageError, match="neither key nor value"):
             decoder.decode(key, value)

@@ -12,7 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope
-from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
@@ -202,15 +202,3 @@ def test_handle_key_only_is_refused_without_extension_or_handle_key() -> None:
     options = ProtocolOptions("canal-json", delete_only_output_handle_key_columns=True)
     with pytest.raises(EncodeError, match=r"`shop`.`log` has no handle key"):
         make_encoder(options).table(bare).encode(deletes)
-
-
-def test_time_zone_unknown_to_canal_is_refused() -> None:
-    with pytest.raises(ProtocolConfigError, match="Mars/Olympus"):
-        make_encoder(ProtocolOptions("canal-json", time_zone="Mars/Olympus"))
-
-
-def test_invalid_utf8_text_is_refused_with_table_column_and_commit_ts() -> None:
-    rows: list[tuple[DecodedValue, ...]] = [(1, b"ok", 1), (2, b"\xff", 1)]
-    changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=[COMMIT, COMMIT + 5])
-    with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` at commit_ts {COMMIT + 5}: text"):
-        make_encoder(PLAIN).table(TABLE).encode(changes)

@@ -322,13 +322,6 @@ def test_options_unsupported_by_debezium_are_refused() -> None:
         make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
 
 
-def test_invalid_value_is_refused_with_column_and_commit_ts() -> None:
-    table = make_table("shop", "t", [("id", INT), ("d", FieldType(Tp.DATE))], primary=["id"])
-    changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, 1 << 63)], commit_ts=[COMMIT, COMMIT + 1])
-    with pytest.raises(EncodeError, match=rf"`shop`.`t`.`d` at commit_ts {COMMIT + 1}"):
-        make_encoder(OPTIONS).table(table).encode(changes)
-
-
 def test_snapshot_message_of_another_connector_is_read() -> None:
     """Debezium's own messages have no commit_ts, and reads of a snapshot."""
     payload = {"op": "r", "source": {"db": "d", "table": "t"}, "before": None, "after": {"a": 1.5, "b": False}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from datetime import UTC
 from typing import Any
@@ -13,13 +12,12 @@ from binlog.pb import secondary_binlog_pb2 as pb
 from binlog.tidb.json import decode_text
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
-from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.protocol.column_text import text_of
 from drainer.protocol.encoder import Ddl, DdlScope, Message
-from drainer.protocol.errors import EncodeError, MessageError, ProtocolConfigError
-from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
+from drainer.protocol.errors import EncodeError, MessageError
+from drainer.protocol.event import ColumnValue, DdlEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
@@ -109,41 +107,6 @@ def test_encoded_messages_equal_bytes_of_protobuf_library(one: RowChanges) -> No
     assert all(message.key is None for message in found)
 
 
-@given(changes())
-def test_encoded_messages_read_back_equal(one: RowChanges) -> None:
-    events = [event for message in messages(one) for event in decoded(message)]
-    assert [event.commit_ts for event in events] == one.commit_ts.tolist()
-    for at, event in enumerate(events):
-        assert isinstance(event, RowEvent)
-        assert event.change is Change(one.kind.name.lower())
-        for image, columns in ((event.old, one.old), (event.new, one.new)):
-            assert (image is None) == (columns is None)
-            if image is not None and columns is not None:
-                raw = {c.name: columns[n][at].as_py() for n, c in enumerate(one.table.columns)}
-                assert {name: value.value is None for name, value in image.items()} == {
-                    name: value is None for name, value in raw.items()
-                }
-                assert image["id"].value == raw["id"]
-                for name in ("bit", "ubig", "double", "set", "longblob"):
-                    assert name not in image or image[name].value == raw[name]
-
-
-@given(changes(), st.data())
-def test_damaged_message_raises_only_message_error(one: RowChanges, data: st.DataObject) -> None:
-    """Cut at every byte, and one byte changed: MessageError, or events, and nothing else."""
-    whole = messages(one)[0].value or b""
-    for size in range(len(whole)):
-        try:
-            decoded(Message(None, whole[:size], 0, 0))
-        except MessageError:
-            continue
-        pytest.fail(f"{size} of {len(whole)} bytes were read")
-    at = data.draw(st.integers(0, len(whole) - 1))
-    flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
-    with contextlib.suppress(MessageError):
-        assert isinstance(decoded(Message(None, flipped, 0, 0)), list)
-
-
 def test_transaction_is_one_message_with_its_tables_in_order() -> None:
     a, b = (make_table("s", name, [("id", KINDS["big"])], primary=["id"], table_id=n) for n, name in enumerate("ab"))
     encoder = make_encoder(OPTIONS)
@@ -193,15 +156,6 @@ def test_ddl_message_has_schema_table_and_query() -> None:
     assert not encoder.resolved(TS)
 
 
-def test_invalid_value_is_refused_with_column_and_commit_ts() -> None:
-    table = make_table("s", "t", [("id", KINDS["big"]), ("b", KINDS["bit"])], primary=["id"])
-    one = make_changes(table, Kind.INSERT, new=[(1, 5), (2, 4096)], commit_ts=[TS, TS + 7])
-    with pytest.raises(EncodeError, match=rf"`s`.`t`.`b` at commit_ts {TS + 7}: .*BIT\(11\)"):
-        make_encoder(OPTIONS).table(table).encode(one)
-    with pytest.raises(EncodeError):
-        make_encoder(OPTIONS).table(table).encode_handle_only(one)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -228,11 +182,6 @@ def test_decoded_columns_have_upstreams_type_names_and_key_flags() -> None:
         "id": ColumnValue(1, flags=8, type_name="bigint"),
         "v": ColumnValue(b"\xff", type_name="blob"),
     }
-
-
-def test_time_zone_unknown_to_secondary_binlog_is_refused() -> None:
-    with pytest.raises(ProtocolConfigError, match="time-zone 'Mars'"):
-        make_encoder(ProtocolOptions("secondary-binlog", time_zone="Mars"))
 
 
 def test_float_is_double_of_its_four_bytes_and_refused_beyond_them() -> None:

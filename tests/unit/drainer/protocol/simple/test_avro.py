@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -189,35 +188,6 @@ def test_number_is_encoded_as_avro_long(value: int) -> None:
     out = BytesIO()
     fastavro.schemaless_writer(out, "long", value)
     assert encode_varint(value) == out.getvalue()
-
-
-@cache
-def samples() -> tuple[bytes, ...]:
-    ddl = Ddl(COMMIT, 0, "shop", "staff", "SOME ddl", int(ActionType.ADD_INDEX), TABLE, TABLE)
-    events = [*ENCODER.bootstrap(TABLE, 5), *ENCODER.ddl(ddl), *ENCODER.resolved(COMMIT)]
-    return (*rows(Kind.UPDATE, old=[NULLS], new=[FULL]), *(message.value or b"" for message in events))
-
-
-def test_message_cut_at_any_byte_is_refused() -> None:
-    for whole in samples():
-        for end in range(len(whole)):
-            with pytest.raises(MessageError):
-                make_decoder(OPTIONS).decode(None, whole[:end])
-        with pytest.raises(MessageError, match="1 bytes after"):
-            make_decoder(OPTIONS).decode(None, whole + b"\0")
-
-
-@given(st.data())
-def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
-    decoder = make_decoder(OPTIONS)
-    decoder.decode(None, ENCODER.bootstrap(TABLE, COMMIT)[0].value)
-    whole = bytearray(data.draw(st.sampled_from(samples())))
-    for _ in range(data.draw(st.integers(1, 3))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        decoder.decode(None, bytes(whole))
-    except MessageError as error:
-        assert "Simple message" in str(error)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"\x16", b"\x00" * 50, b"\xff" * 50])

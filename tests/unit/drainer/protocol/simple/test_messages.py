@@ -21,7 +21,7 @@ from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
-from tests.support.typed_columns import text_type
+from tests.support.typed_columns import text_type, typed_row, typed_table
 
 COMMIT = 447984084414103554
 COMMIT_MS = 1708923661858
@@ -280,3 +280,35 @@ def test_options_unsupported_by_simple_are_refused() -> None:
     ):
         with pytest.raises(ProtocolConfigError, match="'simple' has no"):
             make_encoder(options)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"version": None}, "version is None"),
+        ({"type": "SELECT"}, "type 'SELECT'"),
+        ({"type": 7}, "type is 7"),
+        ({"commitTs": -1}, "commitTs is -1"),
+        ({"data": None}, "data"),
+        ({"data": {"id": 1}}, r"data: id is 1"),
+        ({"data": {"id": "x"}}, r"data: id is 'x'.*bigint"),
+        ({"data": {"none": "1"}}, r"data: none is not in the table's schema"),
+        ({"data": {"blob": "%"}}, r"data: blob is '%'"),
+        ({"data": {"stamp": "2024-01-01 00:00:00"}}, r"data: stamp is"),
+        ({"data": {"stamp": {"location": "UTC"}}}, r"data.stamp: no member 'value'"),
+        ({"type": "BOOTSTRAP"}, "tableSchema"),
+        ({"type": "CREATE"}, "sql"),
+        ({"type": "CREATE", "sql": "x", "tableSchema": {"columns": [{"name": "a"}]}}, r"columns\[0\].*dataType"),
+        ({"type": "CREATE", "sql": "x", "tableSchema": {"columns": [1]}}, r"columns\[0\]: not an object"),
+        ({"type": "UPDATE"}, "old"),
+    ],
+)
+def test_wrong_message_member_is_named_in_error(change: dict[str, object], place: str) -> None:
+    table, encoder, decoder = typed_table(), make_encoder(OPTIONS), make_decoder(OPTIONS)
+    decoder.decode(None, encoder.bootstrap(table, 5)[0].value)
+    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[typed_row(1)]))
+    good = json.loads(row.value or b"")
+    assert decoder.decode(None, json.dumps(good).encode())
+    with pytest.raises(MessageError, match=place):
+        decoder.decode(None, json.dumps(good | change).encode())

@@ -116,7 +116,7 @@ class TableEncoder(Protocol):
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
         each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
-        has no handle key, or the protocol has no such messages."""
+        has no handle key."""
         ...
 
 

@@ -70,7 +70,6 @@ class ProtocolOptions:
         default=False,
         metadata=_known("add the commit ts and more to each message", "avro", "canal", "debezium", table=_CODEC),
     )
-    enable_row_checksum: bool = False
     only_output_updated_columns: bool = field(
         default=False, metadata=_known("updates have only the old values that changed", "open", "canal")
     )

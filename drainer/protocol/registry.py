@@ -84,12 +84,6 @@ def _check_avro(options: ProtocolOptions) -> None:
         raise ProtocolConfigError(f'the protocol {options.protocol} requires parameter "schema-registry"')
     if options.avro_enable_watermark and not options.enable_tidb_extension:
         raise ProtocolConfigError('avro-enable-watermark needs "enable-tidb-extension" to be "true"')
-    modes = (options.avro_decimal_handling_mode, options.avro_bigint_unsigned_handling_mode)
-    if options.enable_row_checksum and not (options.enable_tidb_extension and modes == ("string", "string")):
-        raise ProtocolConfigError(
-            'row checksums (integrity-check-level "correctness") need "enable-tidb-extension" to be "true", and '
-            '"avro-decimal-handling-mode" and "avro-bigint-unsigned-handling-mode" to be "string"'
-        )
 
 
 def _check_large(options: ProtocolOptions) -> None:

@@ -134,6 +134,10 @@ class BaseTable(ABC):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """See drainer.protocol.encoder.TableEncoder."""
 
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        """See TableEncoder. registry.check refuses the options that need it for protocols without such messages."""
+        raise NotImplementedError
+
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
         """Return the columns of the handle key. Raises EncodeError if the table has none."""
         if not self._table.handle:
@@ -185,10 +189,9 @@ class DocumentTable(BaseTable):
             document = self._documents[key] = Rows(self._parts(*key))
         return self._keyless(changes, document.build(columns))
 
-    def _handle_rows(
-        self, changes: RowChanges, column_indexes: tuple[int, ...], claims: Sequence[str] | None
-    ) -> list[EncodedRow]:
-        return rows_of(self._encode(changes, column_indexes, "handle" if claims is None else "claim", claims))
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        mark = "handle" if claims is None else "claim"
+        return rows_of(self._encode(changes, self._handle(changes), mark, claims))
 
     @abstractmethod
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:

@@ -44,12 +44,6 @@ def options_of(schema: dict[str, Any], **more: Any) -> ProtocolOptions:
     names = {field["name"] for field in schema["fields"]}
     types = [_branch(field)[1] for field in schema["fields"]]
     found: dict[str, Any] = {"enable_tidb_extension": "_tidb_op" in names}
-    if "_tidb_row_level_checksum" in names:
-        found |= {
-            "enable_row_checksum": True,
-            "avro_decimal_handling_mode": "string",
-            "avro_bigint_unsigned_handling_mode": "string",
-        }
     for kind in types:
         name, as_text = _parameters(kind).get("tidb_type"), kind.get("type") == "string"
         if name == "DECIMAL" and as_text:

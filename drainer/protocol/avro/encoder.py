@@ -1,9 +1,6 @@
 """Encodes TiCDC's Avro. It has no batches, no old rows (except with `avro_output_old_row`), and no handle-only
-messages.
-
-The fields of a row's checksum are written empty: TiDB stores checksums in the rows of its storage, and binlogs do not
-contain them.
-"""
+messages, and no
+checksums of rows: TiDB stores these in the rows of its storage, and binlogs do not contain them."""
 
 from __future__ import annotations
 
@@ -20,18 +17,17 @@ from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import Piece, constant, joined, varints
 from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.schema import TableSchemas, compact_json, key_subject, table_schemas, value_subject
-from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoded_columns import EncodedColumns, null_column
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, SchemaIdMissing, refused
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages
+from drainer.protocol.row_messages import BaseTable, OneRowMessages
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, header_of
 from drainer.protocol.table import Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
 _PHYSICAL_SHIFT: Final = np.uint64(18)
-_NO_CHECKSUM: Final = b"\0\0\0"  # an empty text, false, version 0
 DDL_LEAD: Final = b"\x01"
 RESOLVED_LEAD: Final = b"\x02"
 
@@ -102,11 +98,12 @@ def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> 
     return [RequiredSchema(key_subject(names, topic), schemas.key), value]
 
 
-class AvroTableEncoder:
+class AvroTableEncoder(BaseTable):
     """Encodes rows of one version of a table, a column at a time."""
 
     def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:
-        self._table = table
+        super().__init__(table, options)
+        self._all = range(len(table.columns))
         self._options = options
         self._schemas = table_schemas(table, options)
         required = required_of(self._schemas, options, topic)
@@ -115,10 +112,6 @@ class AvroTableEncoder:
         headers = [b"" if id_ is None else header_of(id_) for id_ in found]
         self._value_header = headers[-1]
         self._key_header = headers[0] if len(headers) > 1 else None
-
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        """Encode rows. Raises as `encode_columns`."""
-        return rows_of(self.encode_columns(changes))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """Encode rows as columns. Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key,
@@ -135,7 +128,7 @@ class AvroTableEncoder:
             why = "a delete in a table without a handle key has neither key nor value"
             remedy = "give it a primary key, or see avro-delete-without-key and [[syncer.ignore-table]]"
             raise self._error(first, f"{why}: {remedy}")
-        image = self._image(changes, changes.image, self._schemas.order if has_value else self._table.handle)
+        image = self._image(changes, changes.image, self._all if has_value else self._table.handle)
         keys = values = null_column(rows)
         if self._key_header is not None:
             pieces = [piece for column_index in self._table.handle for piece in image[column_index]]
@@ -143,10 +136,6 @@ class AvroTableEncoder:
         if has_value:
             values = joined(self._value(changes, image), rows)
         return [EncodedColumns(keys, values, changes.commit_ts)]
-
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        """Raise EncodeError: Avro has no such messages."""
-        raise self._error(int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
 
     def _image(self, changes: RowChanges, columns: Columns, column_indexes: Sequence[int]) -> dict[int, list[Piece]]:
         """Encode the columns of an image. `column_indexes`: their positions in the table."""
@@ -166,14 +155,12 @@ class AvroTableEncoder:
     def _value(self, changes: RowChanges, image: Mapping[int, list[Piece]]) -> list[Piece]:
         rows, options = len(changes), self._options
         found = [constant(self._value_header, rows)]
-        found += [piece for column_index in self._schemas.order for piece in image[column_index]]
+        found += [piece for column_index in self._all for piece in image[column_index]]
         if options.enable_tidb_extension or options.avro_output_old_row:
             found.append(constant(_OPS[changes.kind], rows))
         if options.enable_tidb_extension:
             found.append(varints(changes.commit_ts.view(np.int64)))
             found.append(varints((changes.commit_ts >> _PHYSICAL_SHIFT).view(np.int64)))
-            if options.enable_row_checksum:
-                found.append(constant(_NO_CHECKSUM, rows))
         if options.avro_output_old_row:
             found += self._before(changes, image)
         return found
@@ -183,11 +170,8 @@ class AvroTableEncoder:
         rows = len(changes)
         if changes.old is None:
             return [constant(b"\0", rows)]
-        old = image if changes.new is None else self._image(changes, changes.old, self._schemas.order)
-        return [
-            constant(b"\x02", rows),
-            *(piece for column_index in self._schemas.order for piece in old[column_index]),
-        ]
+        old = image if changes.new is None else self._image(changes, changes.old, self._all)
+        return [constant(b"\x02", rows), *(piece for column_index in self._all for piece in old[column_index])]
 
     def _error(self, commit_ts: int, detail: str) -> EncodeError:
         return EncodeError(f"Avro: `{self._table.schema}`.`{self._table.name}` at commit_ts {commit_ts}: {detail}")

@@ -73,11 +73,6 @@ _TIME_FIELDS: Final[tuple[dict[str, object], ...]] = (
     {"default": 0, "name": COMMIT_TS, "type": "long"},
     {"default": 0, "name": PHYSICAL_TIME, "type": "long"},
 )
-_CHECKSUM_FIELDS: Final[tuple[dict[str, object], ...]] = (
-    {"default": "", "name": CHECKSUM, "type": "string"},
-    {"default": False, "name": CORRUPTED, "type": "boolean"},
-    {"default": 0, "name": CHECKSUM_VERSION, "type": "int"},
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +88,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TableSchemas:
-    """The schemas of a table. `order`: the positions in `table.columns` of the value's columns, in the value's order.
-    `fields`: parallel to `table.columns`. `key`: None if the table has no handle key. `record`: the record's name with
-    its namespace."""
+    """The schemas of a table. `fields`: parallel to `table.columns`. `key`: None if the table has no handle key.
+    `record`: the record's name with its namespace."""
 
     fields: tuple[Field, ...]
-    order: tuple[int, ...]
     key: str | None
     value: str
     record: str
@@ -110,10 +103,7 @@ def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
     fields = tuple(_field(column, options) for column in table.columns)
     extra = _extra_fields(options)
     _check_names(table, [*extra, {"name": BEFORE}] if options.avro_output_old_row else extra)
-    order = tuple(range(len(fields)))
-    if options.enable_row_checksum:
-        order = tuple(sorted(order, key=lambda column_index: table.columns[column_index].info.id))
-    documents = [fields[column_index].document for column_index in order]
+    documents = [field.document for field in fields]
     value: list[dict[str, object]] = [*documents, *extra]
     if options.avro_output_old_row:
         before = {"type": "record", "name": f"{name}_before", "fields": documents}
@@ -121,7 +111,7 @@ def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
     key = None
     if table.handle:
         key = _record(name, namespace, [fields[column_index].document for column_index in table.handle])
-    return TableSchemas(fields, order, key, _record(name, namespace, value), f"{namespace}.{name}")
+    return TableSchemas(fields, key, _record(name, namespace, value), f"{namespace}.{name}")
 
 
 def _record(name: str, namespace: str, fields: Sequence[dict[str, object]]) -> str:
@@ -134,8 +124,6 @@ def _extra_fields(options: ProtocolOptions) -> list[dict[str, object]]:
         found.append(_OP_FIELD)
     if options.enable_tidb_extension:
         found += _TIME_FIELDS
-        if options.enable_row_checksum:
-            found += _CHECKSUM_FIELDS
     return found
 
 

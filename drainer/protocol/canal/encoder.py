@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any, Final
@@ -15,8 +14,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
@@ -122,14 +120,6 @@ class CanalTable(DocumentTable):
         return self._encode(
             changes, self._handle(changes) if changes.kind is Kind.DELETE and self._short_deletes else self._all
         )
-
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        if not self._extended:
-            raise EncodeError(
-                f"`{self._table.schema}`.`{self._table.name}`: Canal-JSON says that a message has handle keys alone in "
-                f"its extension: set enable-tidb-extension"
-            )
-        return self._handle_rows(changes, self._handle(changes), claims)
 
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
         """Return the type numbers that depend on values, and the old values."""

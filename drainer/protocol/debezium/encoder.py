@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +13,7 @@ from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
@@ -77,12 +75,6 @@ class DebeziumTable(BaseTable):
             columns += old_fragments(changes, self._fragments, column_indexes, image)
         values = compressed(self._documents[changes.kind].build(columns), self._compression)
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
-
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        raise EncodeError(
-            f"`{self._table.schema}`.`{self._table.name}`: protocol debezium has no messages with handle keys "
-            f"alone and no claim check"
-        )
 
     def _keys(self, image: list[Any], count: int) -> Any:
         columns = [constant(b"}", count), *(image[index] for index in self._table.handle)]

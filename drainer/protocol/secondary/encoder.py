@@ -10,7 +10,6 @@ Encoded columns only hold rows whose transaction has no other row in their parti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import tzinfo
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -26,11 +25,11 @@ from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import joined, uvarints
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, refused
+from drainer.protocol.errors import refused
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages
+from drainer.protocol.row_messages import BaseTable, OneRowMessages
 from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same
 from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
@@ -49,11 +48,11 @@ class SecondaryEncoder(OneRowMessages):
     joins_transactions = True
 
     def __init__(self, options: ProtocolOptions) -> None:
-        self._zone = options.zone
+        self._options = options
         self._tables = CompiledTables[SecondaryTable]()
 
     def table(self, table: Table) -> SecondaryTable:
-        return self._tables.get(table.key, lambda: SecondaryTable(table, self._zone))
+        return self._tables.get(table.key, lambda: SecondaryTable(table, self._options))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame(list(rows))
@@ -88,12 +87,12 @@ def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
         begin = end
 
 
-class SecondaryTable:
+class SecondaryTable(BaseTable):
     """See encoder.TableEncoder."""
 
-    def __init__(self, table: Table, zone: tzinfo) -> None:
-        self._table = table
-        self._zone = zone
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        super().__init__(table, options)
+        self._zone = options.zone
         self._before, self._behind = _described(table)
         self._length, self._fields = len(self._before), self._before + self._behind
 
@@ -124,9 +123,6 @@ class SecondaryTable:
     def _row(self, changes: RowChanges, columns: Columns) -> Sized:
         pairs = zip(self._table.columns, columns, strict=True)
         return row([self._cell(changes, column, array) for column, array in pairs], len(changes))
-
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        raise EncodeError(f"{NAME} has no messages of handle keys alone")
 
     def _cell(self, changes: RowChanges, column: Column, array: Any) -> Sized:
         convert = partial(cell, column.column_type, zone=self._zone)

@@ -151,7 +151,6 @@ class SimpleEncoder(OneRowMessages):
 
     def __post_init__(self) -> None:
         """Raises ProtocolConfigError for options that Simple does not have here."""
-        refuse(self.options, ["enable-row-checksum"], "rows have no checksum")
         partial_rows = ["only-output-updated-columns", "delete-only-output-handle-key-columns"]
         refuse(self.options, partial_rows, "rows are always whole")
 

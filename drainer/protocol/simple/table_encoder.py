@@ -4,7 +4,6 @@ by name, as Go orders the keys of maps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from binlog.tidb.types import FLOATS, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments
 from drainer.protocol.json_text import Fragment, base64, json_string, plain_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
@@ -95,9 +93,9 @@ class SimpleTable(DocumentTable):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all)
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        handle = self._handle(changes)
-        return self._handle_rows(changes, tuple(index for index in self._all if index in handle), claims)
+    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
+        handle = super()._handle(changes)
+        return tuple(index for index in self._all if index in handle)
 
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
         """Return the old values of an update."""

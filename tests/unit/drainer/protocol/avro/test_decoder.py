@@ -172,7 +172,6 @@ def test_each_schema_id_is_looked_up_once() -> None:
 CHECKED = ProtocolOptions(
     "avro",
     enable_tidb_extension=True,
-    enable_row_checksum=True,
     avro_decimal_handling_mode="string",
     avro_bigint_unsigned_handling_mode="string",
     time_zone="Asia/Shanghai",
@@ -208,13 +207,16 @@ COLUMNS: list[tuple[str, FieldType, DecodedValue, bytes]] = [
 
 
 def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
-    """A message as a writer with checksums makes it."""
+    """A message as a writer with checksums makes it: with three fields more than the encoder's."""
     table = make_table("s", "t", [(name, kind) for name, kind, _, _ in COLUMNS])
     encoder, schemas = ready(table, CHECKED)
     (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]]))
     assert row.value is not None
+    schema = json.loads(schemas.schema(1))
+    types = {"_tidb_row_level_checksum": "string", "_tidb_corrupted": "boolean", "_tidb_checksum_version": "int"}
+    schema["fields"] += [{"name": name, "type": kind} for name, kind in types.items()]
     tail = bytes((len(checksum) * 2,)) + checksum.encode() + bytes((corrupted, 2))
-    return row.value[:-3] + tail, AvroDecoder(CHECKED, schemas)
+    return row.value + tail, AvroDecoder(CHECKED, KnownSchemas({1: json.dumps(schema)}))
 
 
 def test_row_with_wrong_checksum_is_refused() -> None:

@@ -198,23 +198,6 @@ def test_an_enum_without_a_name_is_empty_text() -> None:
         assert values(event.new) == {"e": ""}
 
 
-def test_checksum_fields_of_encoder_are_empty() -> None:
-    """Binlogs carry no checksums."""
-    options = replace(
-        EXTENDED,
-        enable_row_checksum=True,
-        avro_decimal_handling_mode="string",
-        avro_bigint_unsigned_handling_mode="string",
-    )
-    encoder, schemas = ready(TABLE, options)
-    (row,) = encoder.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
-    assert row.value is not None
-    assert row.value.endswith(b"\0\0\0")
-    (event,) = AvroDecoder(options, schemas).decode(row.key, row.value)
-    assert isinstance(event, RowEvent)
-    assert values(event.new) == {"id": 1, "v": "a"}
-
-
 def test_watermark_and_ddl_messages_read_back_equal() -> None:
     encoder = AvroEncoder(replace(EXTENDED, avro_enable_watermark=True))
     ddl = Ddl(5, 4, "s", "t", "create table `t` (a int) /* < */", 3)
@@ -239,16 +222,11 @@ def test_every_avro_row_is_one_message() -> None:
     assert list(encoder.frame(rows)) == [Message(b"k", b"v", 1, 1), Message(b"k", None, 1, 2)]
     assert encoder.bootstrap(TABLE, 1) == []
     assert encoder.partitions_changed(2, 1) == []
-    encoder, _ = ready(TABLE, OPTIONS)
-    with pytest.raises(EncodeError, match="handle key alone"):
-        encoder.table(TABLE).encode_handle_only(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"enable_row_checksum": True}, "checksum"),
-        ({"enable_row_checksum": True, "enable_tidb_extension": True}, "checksum"),
         ({"large_message_handle_option": "claim-check"}, "avro has no such messages"),
         ({"time_zone": "../etc"}, "time-zone"),
     ],

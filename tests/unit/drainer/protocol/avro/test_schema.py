@@ -183,20 +183,6 @@ def test_columns_with_equal_avro_names_are_refused() -> None:
         table_schemas(make_table("s", "t", [("_ticdc_before", INT)]), replace(TICDC, avro_output_old_row=True))
 
 
-def test_schema_columns_with_row_checksum_are_in_column_id_order() -> None:
-    table = make_table("s", "t", [("a", INT), ("b", INT)], primary=["a", "b"])
-    first, second = table.columns
-    table = replace(table, columns=(second, first))
-    text = "string"
-    options = replace(TICDC, enable_row_checksum=True, enable_tidb_extension=True, avro_decimal_handling_mode=text)
-    schemas = table_schemas(table, replace(options, avro_bigint_unsigned_handling_mode=text))
-    assert schemas.key is not None
-    names = [[field["name"] for field in json.loads(one)["fields"]] for one in (schemas.key, schemas.value)]
-    assert names[0] == ["b", "a"]
-    assert names[1][:2] == ["a", "b"]
-    assert names[1][-3:] == ["_tidb_row_level_checksum", "_tidb_corrupted", "_tidb_checksum_version"]
-
-
 def test_decimal_and_bit_without_length_get_default_parameters() -> None:
     kind = field_of(make_table("s", "t", [("c", FieldType(Tp.NEWDECIMAL))]), TICDC)["type"][1]
     assert (kind["precision"], kind["scale"]) == (10, 0)

@@ -191,10 +191,7 @@ def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     assert isinstance(event, RowEvent) and event.claim == "s3://b/x.json" and not event.handle_only
 
 
-def test_handle_key_only_is_refused_without_extension_or_handle_key() -> None:
-    changes = make_changes(TABLE, Kind.DELETE, old=[(7, b"Ann", 3)], commit_ts=COMMIT)
-    with pytest.raises(EncodeError, match=r"`shop`.`staff`.*enable-tidb-extension"):
-        make_encoder(PLAIN).table(TABLE).encode_handle_only(changes)
+def test_handle_key_only_is_refused_without_handle_key() -> None:
     bare = make_table("shop", "log", [("a", FieldType(Tp.LONG))])
     deletes = make_changes(bare, Kind.DELETE, old=[(1,)], commit_ts=COMMIT)
     with pytest.raises(EncodeError, match=f"`shop`.`log` has no handle key.*{COMMIT}"):

@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope
-from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
@@ -317,9 +317,6 @@ def test_options_unsupported_by_debezium_are_refused() -> None:
     ):
         with pytest.raises(ProtocolConfigError, match="'debezium' has no"):
             make_encoder(option)
-    changes = make_changes(TABLE, Kind.DELETE, old=[(7, b"Ann", 3)])
-    with pytest.raises(EncodeError, match=r"`shop`.`staff`.*handle keys"):
-        make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
 
 
 def test_snapshot_message_of_another_connector_is_read() -> None:

@@ -274,7 +274,6 @@ def test_decoder_keeps_both_schemas_of_ddl() -> None:
 
 def test_options_unsupported_by_simple_are_refused() -> None:
     for options in (
-        replace(OPTIONS, enable_row_checksum=True),
         replace(OPTIONS, only_output_updated_columns=True),
         replace(OPTIONS, delete_only_output_handle_key_columns=True),
     ):

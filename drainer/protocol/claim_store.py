@@ -4,9 +4,10 @@ Arrow."""
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
@@ -22,25 +23,29 @@ class ClaimStoreError(BinlogError):
     """A claim cannot be written or read. The text names the claim and the reason."""
 
 
-class ClaimStore(Protocol):
-    """Stores objects by name. An object that exists is complete. Writing it again writes the same bytes."""
+class ClaimStore(ABC):
+    """Stores objects by name. An object that exists is complete. Writing it again writes the same bytes. `address`:
+    the store's, without secrets."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
 
     def location(self, name: str) -> str:
-        """Return the location that messages contain: the store's address without secrets, and the name."""
-        ...
+        """Return the location that messages contain."""
+        return f"{self._address}/{name}"
 
+    @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Store an object. It is durable when this returns. Raises ClaimStoreError."""
-        ...
 
+    @abstractmethod
     def get(self, name: str) -> bytes:
         """Return the content of an object. Raises ClaimStoreError."""
-        ...
 
+    @abstractmethod
     def check(self) -> None:
         """Write a test object, so that a store that cannot be written is reported before a row needs it. Raises
         ClaimStoreError."""
-        ...
 
 
 # The test object that a check writes to an object store. It stays there, because the account may be allowed to write
@@ -48,16 +53,13 @@ class ClaimStore(Protocol):
 _TRIED: Final = "drainer-may-write"
 
 
-class DirectoryStore:
+class DirectoryStore(ClaimStore):
     """Stores objects in a directory of this machine or of a mounted file system. The first write creates the
     directory."""
 
     def __init__(self, path: Path, address: str) -> None:
+        super().__init__(address)
         self._path = path
-        self._address = address
-
-    def location(self, name: str) -> str:
-        return f"{self._address}/{name}"
 
     def _unfinished(self, name: str) -> Path:
         """Return a path that no other writer has. A task that was given up may write the same claim on another machine,
@@ -99,17 +101,14 @@ def _not_writable(address: str, why: str) -> ClaimStoreError:
     return ClaimStoreError(f"claim-check-storage-uri {address}: claims cannot be written there: {why}")
 
 
-class ArrowStore:
+class ArrowStore(ClaimStore):
     """Stores objects in a file system of pyarrow.fs whose files become visible when they are closed, as in object
     stores. `base`: the folder in the file system."""
 
     def __init__(self, files: Any, base: str, address: str) -> None:
+        super().__init__(address)
         self._files = files
         self._base = base.rstrip("/")
-        self._address = address
-
-    def location(self, name: str) -> str:
-        return f"{self._address}/{name}"
 
     def put(self, name: str, data: bytes) -> None:
         try:

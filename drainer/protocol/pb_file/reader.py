@@ -107,24 +107,28 @@ class _Reader:
         """Return the next record, the damage found in its place, or None at the end."""
         if self._ended:
             return None
+        payload = self._payload()
+        if isinstance(payload, str):
+            return self._damaged(payload) if payload else self._at_end()
+        offset = self._offset
+        self._drop(len(payload) + OVERHEAD)
+        return Record(payload, offset, self._raw.tell())
+
+    def _payload(self) -> bytes | str:
+        """Return the payload of the record that begins here, or why there is none: "" if the file ends before it."""
         if self._ensure(HEAD.size) < HEAD.size:
-            return self._at_end()
+            return ""
         magic, size = HEAD.unpack_from(self._held)
         if magic != MAGIC:
-            return self._damaged(f"magic number {magic:#010x} is not {MAGIC:#010x}")
+            return f"magic number {magic:#010x} is not {MAGIC:#010x}"
         if not 0 <= size <= PAYLOAD_BYTES_MAX:
-            return self._damaged(f"a record cannot have {size} bytes")
-        whole = size + OVERHEAD
-        if self._ensure(whole) < whole:
-            return self._at_end()
+            return f"a record cannot have {size} bytes"
+        if self._ensure(size + OVERHEAD) < size + OVERHEAD:
+            return ""
         payload = bytes(memoryview(self._held)[HEAD.size : HEAD.size + size])
         (wanted,) = TAIL.unpack_from(self._held, HEAD.size + size)
         found = crc32c(payload)
-        if found != wanted:
-            return self._damaged(f"CRC-32C is {found:#010x}, not {wanted:#010x} as recorded")
-        offset = self._offset
-        self._drop(whole)
-        return Record(payload, offset, self._raw.tell())
+        return payload if found == wanted else f"CRC-32C is {found:#010x}, not {wanted:#010x} as recorded"
 
     def resume(self) -> int:
         """Skip to the next complete record, or to the end of the file. Return the offset."""
@@ -140,19 +144,9 @@ class _Reader:
                     return max(self._offset, start)
                 continue
             self._drop(at)
-            if self._is_whole():
+            if isinstance(self._payload(), bytes):
                 return self._offset
             self._drop(1)
-
-    def _is_whole(self) -> bool:
-        """Return whether a record with a correct checksum begins here."""
-        if self._ensure(HEAD.size) < HEAD.size:
-            return False
-        _, size = HEAD.unpack_from(self._held)
-        if not 0 <= size <= PAYLOAD_BYTES_MAX or self._ensure(size + OVERHEAD) < size + OVERHEAD:
-            return False
-        (wanted,) = TAIL.unpack_from(self._held, HEAD.size + size)
-        return bool(crc32c(bytes(memoryview(self._held)[HEAD.size : HEAD.size + size])) == wanted)
 
     def _at_end(self) -> RecordDamaged | None:
         """Return whether nothing more can be read and the buffered bytes do not hold a complete record."""

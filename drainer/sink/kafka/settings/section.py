@@ -46,9 +46,6 @@ class DispatcherSection(Section):
     index: str = Field("", description="for index-value: the unique index; empty: the handle key")
     columns: tuple[str, ...] = Field((), description="for columns: their names")
 
-    def rule(self) -> DispatchRule:
-        return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
-
 
 class ColumnSelectorSection(Section):
     """`[[syncer.to.column-selectors]]`: the first selector whose patterns match a table applies to it. A table that
@@ -58,9 +55,6 @@ class ColumnSelectorSection(Section):
     columns: tuple[str, ...] = Field(
         description="patterns of the columns that messages have: name, c*, c? or !name; the last that matches counts"
     )
-
-    def rule(self) -> SelectorRule:
-        return SelectorRule(self.matcher, self.columns)
 
 
 class OldValueSection(Section):
@@ -229,10 +223,10 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
     def router(self) -> Router:
         """Raises DispatchConfigError, PatternError."""
         return Router(
-            [one.rule() for one in self.dispatchers],
+            [DispatchRule(**one.model_dump()) for one in self.dispatchers],
             self.topic,
             protocol=self.protocol,
-            selectors=[one.rule() for one in self.column_selectors],
+            selectors=[SelectorRule(**one.model_dump()) for one in self.column_selectors],
         )
 
     def warnings(self) -> list[str]:

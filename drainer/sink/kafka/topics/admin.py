@@ -55,18 +55,6 @@ class Topics:
         self._of_ends: dict[bool, Consumer] = {}
         self._lock = threading.Lock()
 
-    def close(self) -> None:
-        """End the clients. No request may follow."""
-        with self._lock:
-            self._let_go([self._admin, *self._of_ends.values()])
-            self._of_ends = {}
-            del self._admin
-
-    def _let_go(self, last: list[Any]) -> None:
-        """End these clients; `last` must hold the only references to them. A thread does it, because a client may wait
-        for an unreachable broker."""
-        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
-
     def _note_error(self, error: KafkaError) -> None:
         # "All brokers down" says less than an earlier error of one broker.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._noted is None:
@@ -256,12 +244,13 @@ class Topics:
         return Consumer({**self._client, "group.id": "ends", "isolation.level": level})  # nothing is committed
 
     def _renew(self) -> None:
-        """Replace the clients: after a broker's death a client may query the former leader for ever."""
+        """Replace the clients: after a broker's death a client may query the former leader for ever. A thread ends the
+        old ones, because a client may wait for an unreachable broker; `last` must hold the only references to them."""
         with self._lock:
             last: list[Any] = [self._admin, *self._of_ends.values()]
             self._of_ends = {}
         self._admin = AdminClient(self._client)
-        self._let_go(last)
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
     def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
         deadline = self._deadline(what)

@@ -14,14 +14,17 @@ from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
+from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.types import allowed_names
 from drainer.protocol.event import Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_changes
 
+TOPIC = "a.topic"
 _SIMPLE = {
     "FLOAT": FieldType(Tp.FLOAT),
     "DOUBLE": FieldType(Tp.DOUBLE),
@@ -37,6 +40,15 @@ _SIMPLE = {
     "BIGINT UNSIGNED": FieldType(Tp.LONGLONG, Flag.UNSIGNED),
     "TiDBVECTORFloat32": FieldType(Tp.VECTOR),
 }
+
+
+def ready(table: Table, options: ProtocolOptions, **more: Any) -> tuple[AvroEncoder, KnownSchemas]:
+    """An encoder with ids for the table's schemas, and the schemas by those ids."""
+    options = replace(options, **more)
+    encoder = AvroEncoder(options).in_topic(TOPIC)
+    numbered = list(enumerate(encoder.required_schemas(TOPIC, table), 1))
+    ids = merged({}, [(required, number) for number, required in numbered])
+    return encoder.with_ids(ids), KnownSchemas({number: required.schema for number, required in numbered})
 
 
 def options_of(schema: dict[str, Any], **more: Any) -> ProtocolOptions:

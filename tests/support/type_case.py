@@ -21,8 +21,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
+from tests.support.avro_tables import ready
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import ready
 
 FILE: Final = Path(__file__).resolve().parents[1] / "cases" / "protocol" / "types.txt"
 _KEY: Final = ("id", FieldType(Tp.LONG, Flag.NOT_NULL, 11))

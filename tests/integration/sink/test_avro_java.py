@@ -15,9 +15,10 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.schema import table_schemas
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import DecodedValue
+from tests.support.avro_tables import ready
 from tests.support.jvm import PYSPARK_JARS, running_jvm
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import CASES, ready
+from tests.unit.drainer.protocol.avro.cases import CASES
 from tests.unit.drainer.protocol.avro.test_schema import with_default
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -16,14 +15,14 @@ from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
-from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas
 from drainer.row.column_type import DecodedValue
+from tests.support.avro_tables import ready
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, ready
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)
 
@@ -253,14 +252,3 @@ def test_checksum_of_vector_column_is_compared() -> None:
         decoder.decode(None, head + b"\2" + b"1")
     with pytest.raises(MessageError, match="checksum cannot be computed"):
         decoder.decode(None, b"\0\0\0\0\1\x06abc\2" + b"1")
-
-
-def test_time_zone_applies_to_timestamp_and_not_to_datetime() -> None:
-    table = make_table("s", "t", [("a", FieldType(Tp.TIMESTAMP)), ("b", FieldType(Tp.DATETIME))])
-    encoder, schemas = ready(table, replace(OPTIONS, time_zone="Asia/Shanghai"))
-    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[_STAMP, _STAMP]]))
-    (event,) = AvroDecoder(OPTIONS, schemas).decode(None, row.value)
-    assert isinstance(event, RowEvent)
-    assert event.new is not None
-    assert [column.value for column in event.new.values()] == ["2020-01-02 11:04:05", "2020-01-02 03:04:05"]
-    assert AvroEncoder(OPTIONS).options.time_zone == "UTC"

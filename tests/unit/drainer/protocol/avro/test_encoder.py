@@ -21,8 +21,9 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import check
 from drainer.protocol.schema_ids import merged
 from drainer.row.column_type import DecodedValue
+from tests.support.avro_tables import TOPIC, ready
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, ready
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
 INT = FieldType(Tp.LONG)
 OPTIONS = ProtocolOptions("avro")

@@ -20,8 +20,9 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import RequiredSchema
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType
+from tests.support.avro_tables import ready
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, ready
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
 INT = FieldType(Tp.LONG)
 AVRO = ProtocolOptions("avro", avro_defaults="avro")

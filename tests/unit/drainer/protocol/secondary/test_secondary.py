@@ -23,7 +23,7 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column
 from drainer.row.column_type import TypeClass
-from tests.support.any_changes import KINDS, changes
+from tests.support.any_changes import BIG, changes
 from tests.support.row_changes import make_changes, make_table
 
 OPTIONS = ProtocolOptions("secondary-binlog")
@@ -108,7 +108,7 @@ def test_encoded_messages_equal_bytes_of_protobuf_library(one: RowChanges) -> No
 
 
 def test_transaction_is_one_message_with_its_tables_in_order() -> None:
-    a, b = (make_table("s", name, [("id", KINDS["big"])], primary=["id"], table_id=n) for n, name in enumerate("ab"))
+    a, b = (make_table("s", name, [("id", BIG)], primary=["id"], table_id=n) for n, name in enumerate("ab"))
     encoder = make_encoder(OPTIONS)
     rows = [
         *encoder.table(a).encode(make_changes(a, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)),
@@ -138,7 +138,7 @@ def test_rows_of_several_transactions_are_columns_of_whole_messages(one: RowChan
 
 
 def test_transactions_with_equal_commit_ts_are_separate_messages() -> None:
-    table = make_table("s", "t", [("id", KINDS["big"])], primary=["id"])
+    table = make_table("s", "t", [("id", BIG)], primary=["id"])
     one = make_changes(table, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)
     one.start_ts[1] -= 5
     assert [message.rows for message in messages(one)] == [1, 1]
@@ -167,7 +167,7 @@ def test_ddl_message_has_schema_table_and_query() -> None:
     ],
 )
 def test_rows_that_contradict_their_table_are_refused(change: Any) -> None:
-    table = make_table("s", "t", [("id", KINDS["big"])], primary=["id"])
+    table = make_table("s", "t", [("id", BIG)], primary=["id"])
     (message,) = messages(make_changes(table, Kind.INSERT, new=[(1,)], commit_ts=TS))
     binlog = pb.Binlog.FromString(message.value or b"")
     change(binlog.dml_data.tables[0])
@@ -176,7 +176,7 @@ def test_rows_that_contradict_their_table_are_refused(change: Any) -> None:
 
 
 def test_decoded_columns_have_upstreams_type_names_and_key_flags() -> None:
-    table = make_table("s", "t", [("id", KINDS["big"]), ("v", FieldType(Tp.BLOB, charset="binary"))], primary=["id"])
+    table = make_table("s", "t", [("id", BIG), ("v", FieldType(Tp.BLOB, charset="binary"))], primary=["id"])
     (event,) = decoded(messages(make_changes(table, Kind.INSERT, new=[(1, b"\xff")], commit_ts=TS))[0])
     assert event.new == {
         "id": ColumnValue(1, flags=8, type_name="bigint"),

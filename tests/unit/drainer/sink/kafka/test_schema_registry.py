@@ -6,6 +6,7 @@ import json
 import pickle
 import ssl
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,6 @@ def test_refused_schema_error_has_subject_schema_and_registry_message(status: in
         assert part in str(caught.value)
 
 
-def test_registry_error_that_is_not_json_is_shown() -> None:
-    with (
-        serving(Registry(deque([(403, "<h1>not you</h1>")]))) as served,
-        pytest.raises(RegistryAnswer, match="HTTP 403: <h1>not you</h1>"),
-    ):
-        client(served).register("s", SCHEMA)
-
-
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
 def test_register_is_retried_after_temporary_http_errors(status: int) -> None:
     with serving(Registry(deque([(status, "later")] * 3))) as served:
@@ -98,34 +91,49 @@ def test_unreachable_registry_is_reported_with_its_url() -> None:
         SchemaRegistry(RegistryAccess(url), wait_s=0.1).check()
 
 
-@pytest.mark.parametrize(
-    "answer", ["no json", "[]", '{"id":0}', '{"id":"1"}', '{"id":true}', "{}", "null", '{"id":-1}']
+REGISTERED, CHECKED, FOUND = (
+    lambda ours: ours.register("s", SCHEMA),
+    SchemaRegistry.check,
+    lambda ours: ours.schema(7),
 )
-def test_registry_answer_without_valid_id_is_refused(answer: str) -> None:
-    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
-        client(served).register("s", SCHEMA)
 
 
-@pytest.mark.parametrize("answer", ["{}", '["JSON"]', "[]", "null", "<html>"])
-def test_server_without_avro_support_is_refused_by_check(answer: str) -> None:
-    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused, match="registry"):
-        client(served).check()
-
-
-def test_check_of_working_registry_succeeds() -> None:
-    with serving(Registry()) as served:
-        client(served).check()
-
-
-def test_schema_with_unknown_id_raises_lookup_error() -> None:
-    with serving(Registry()) as served, pytest.raises(LookupError):
-        client(served).schema(7)
-
-
-@pytest.mark.parametrize("answer", ['{"schema":"{}","schemaType":"JSON"}', '{"schema":7}', "[]"])
-def test_schema_answer_that_is_not_avro_is_refused(answer: str) -> None:
-    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
-        client(served).schema(7)
+@pytest.mark.parametrize(
+    ("ask", "status", "answers", "error", "words"),
+    [
+        (
+            REGISTERED,
+            200,
+            ["no json", "[]", '{"id":0}', '{"id":"1"}', '{"id":true}', "{}", "null", '{"id":-1}'],
+            DestinationRefused,
+            "schema registry",
+        ),
+        (CHECKED, 200, ["{}", '["JSON"]', "[]", "null", "<html>"], DestinationRefused, "registry"),
+        (
+            FOUND,
+            200,
+            ['{"schema":"{}","schemaType":"JSON"}', '{"schema":7}', "[]"],
+            DestinationRefused,
+            "schema registry",
+        ),
+        (FOUND, 404, ['{"error_code":40403}'], LookupError, "no schema has the id 7"),
+        (REGISTERED, 403, ["<h1>not you</h1>"], RegistryAnswer, "HTTP 403: <h1>not you</h1>"),
+        (
+            CHECKED,
+            404,
+            ["404 page not found"],
+            DestinationRefused,
+            "HTTP 404: 404 page not found: schema-registry must be the URL at",
+        ),
+    ],
+)
+def test_answer_other_than_a_registrys_is_refused_at_once(
+    ask: Callable[[SchemaRegistry], object], status: int, answers: list[str], error: type[Exception], words: str
+) -> None:
+    for answer in answers:
+        with serving(Registry(deque([(status, answer)]))) as served, pytest.raises(error, match=words):
+            ask(client(served))
+        assert len(served.requests) == 1
 
 
 def test_registry_access_with_user_in_url_or_token_is_authorized() -> None:
@@ -168,8 +176,11 @@ def test_registry_section_passes_tls_files_and_bearer_token(tmp_path: Path) -> N
         SchemaRegistry(access({**settings, "ssl-ca-location": "", "insecure-skip-verify": True})).check()
         with pytest.raises(RegistryAnswer, match="HTTP 401"):
             SchemaRegistry(access({**settings, "bearer-auth-token": "other"})).check()
-        with pytest.raises(DestinationRefused, match="certificate verify failed"):
-            SchemaRegistry(access({**settings, "ssl-ca-location": ""})).check()
+        for ca in ("", str(Authority(tmp_path, "stranger").ca)):
+            with pytest.raises(DestinationRefused, match="certificate verify failed"):
+                SchemaRegistry(access({**settings, "ssl-ca-location": ca})).check()
+        with pytest.raises(DestinationDown):
+            SchemaRegistry(access({"ssl-ca-location": str(authority.ca)}), wait_s=0.1).check()
 
 
 def test_registry_redirect_is_not_followed() -> None:
@@ -184,23 +195,6 @@ def test_registry_redirect_is_not_followed() -> None:
     assert other.requests == []
 
 
-def test_registry_over_tls_checks_server_and_client_certificates(tmp_path: Path) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    server, ours = authority.issue("server"), authority.issue("client")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca))
-    context.load_cert_chain(server.cert, server.key)
-    context.verify_mode = ssl.CERT_REQUIRED
-    pair = {"cert": str(ours.cert), "key": str(ours.key)}
-    with serving(Registry(), tls=context) as served:
-        client(served, ca=str(authority.ca), **pair).check()
-        with pytest.raises(DestinationRefused, match="certificate verify failed"):
-            client(served, ca=str(stranger.ca), **pair).check()
-        with pytest.raises(DestinationDown):
-            client(served, ca=str(authority.ca), wait_s=0.1).check()
-        with pytest.raises(ConfigError, match="nowhere"):
-            client(served, ca=str(tmp_path / "nowhere"))
-
-
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8081", "ftp://u:secret@h", "http://", "http://u:secret@h:port", "//h"])
 def test_invalid_registry_url_is_refused_without_showing_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -213,12 +207,3 @@ def test_registry_url_gives_base_url_user_and_password() -> None:
     assert (access.url, access.user, access.password) == ("https://reg:8081/api", "u@x", "p/w")
     assert "p/w" not in repr(access)
     assert access_of("http://u:p@h", user="v", password="w") == RegistryAccess("http://h", "v", "w")
-
-
-def test_url_without_registry_is_refused_with_expected_form() -> None:
-    with serving(Registry(script=deque([(404, "404 page not found")]))) as served:
-        with pytest.raises(
-            DestinationRefused, match="HTTP 404: 404 page not found: schema-registry must be the URL at"
-        ):
-            client(served).check()
-        assert len(served.requests) == 1

@@ -153,6 +153,7 @@ def ddl(kind: ActionType, query: str, table: str = "t") -> DdlEvent:
         (ddl(ActionType.RENAME_TABLE, "RENAME TABLE `db`.`t` TO `db`.`u`", "u"), {"db.u": [(1, 1)], "db2.t": [(2, 2)]}),
         (ddl(ActionType.RENAME_TABLE, "ALTER TABLE t RENAME TO u", "u"), {"db.u": [(1, 1)], "db2.t": [(2, 2)]}),
         (ddl(ActionType.DROP_COLUMN, "ALTER TABLE t DROP COLUMN v"), {"db.t": [(1,)], "db2.t": [(2, 2)]}),
+        (ddl(ActionType.MODIFY_COLUMN, "ALTER TABLE t CHANGE v w BIGINT"), {"db.t": [(1, 1)], "db2.t": [(2, 2)]}),
         (ddl(ActionType.ADD_INDEX, "ALTER TABLE t ADD INDEX (v)"), {"db.t": [(1, 1)], "db2.t": [(2, 2)]}),
     ],
 )
@@ -169,16 +170,6 @@ def test_table_and_database_ddls_change_sqlite_tables(
     assert {name: contents(path, name) for name in names if name.startswith("db")} == wanted
     destination.apply(part(RowEvent(Change.INSERT, 10, "db", "t", new=image(1, 7)), at=2))  # whatever is left of it
     destination.close()
-
-
-def test_renamed_column_keeps_its_values_in_sqlite(tmp_path: Path) -> None:
-    destination = opened(tmp_path / "rows.db")
-    change = ddl(ActionType.MODIFY_COLUMN, "ALTER TABLE t CHANGE v w BIGINT")
-    destination.apply(part(row_event(1, 5, Change.INSERT, value=1), ddl=change))
-    new: Image = {"id": image(2, 0)["id"], "w": ColumnValue(2)}
-    destination.apply(part(RowEvent(Change.INSERT, 6, "db", "t", new=new), at=2))
-    destination.close()
-    assert contents(tmp_path / "rows.db") == [(1, 1), (2, 2)]
 
 
 def test_refused_part_is_rolled_back_as_a_whole(tmp_path: Path) -> None:
@@ -211,12 +202,6 @@ def test_resume_position_reads_back_from_its_text() -> None:
 def test_damaged_resume_position_is_refused(text: str) -> None:
     with pytest.raises(ConsumeError, match="the stored position is damaged"):
         resume_of(text)
-
-
-def test_file_that_is_not_sqlite_database_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.db").write_bytes(b"not a database, but something else entirely" * 30)
-    with pytest.raises(ConsumeError, match=r"rows\.db cannot be used as an SQLite file: file is not a database"):
-        consumer(tmp_path / "rows.db").open()
 
 
 @pytest.mark.parametrize(
@@ -253,6 +238,6 @@ def test_sqlite_file_that_cannot_be_created_is_refused_with_its_path(tmp_path: P
     (tmp_path / "text").write_text("this is no database, and long enough that SQLite looks at its head" * 9)
     for path in (tmp_path, tmp_path / "text"):
         destination = consumer(path)
-        with pytest.raises(ConsumeError, match=f"^{path} cannot be used"):
+        with pytest.raises(ConsumeError, match=f"^{path} cannot be used as an SQLite file: "):
             destination.open()
         destination.close()

@@ -71,6 +71,8 @@ def test_compiled_tables_are_made_once_and_bounded_in_number(monkeypatch: pytest
 def test_compiled_table_is_reused_and_not_pickled(protocol: str) -> None:
     encoder = make_encoder(ProtocolOptions(protocol, time_zone="Asia/Tokyo"))
     assert encoder.table(TABLE) is encoder.table(TABLE)
+    later = make_table("test", "t", [("id", FieldType(Tp.LONG))], primary=["id"], version=2)
+    assert encoder.table(later) is not encoder.table(TABLE)
     compiled = type(encoder.table(TABLE)).__name__.encode()
     assert compiled not in pickle.dumps(encoder)
     again = pickle.loads(pickle.dumps(encoder))

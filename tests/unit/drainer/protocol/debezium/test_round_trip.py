@@ -20,13 +20,13 @@ from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
 from tests.support.examples import FEW
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes
-from tests.support.typed_columns import typed_row, typed_rows, typed_table
+from tests.support.typed_columns import typed_rows, typed_table
 
 OPTIONS = ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asia/Tokyo")
 ENCODER = make_encoder(OPTIONS)
@@ -111,16 +111,6 @@ def test_date_value_equals_pythons_days_since_1970(year: int, month: int, day: i
     except ValueError:
         expected = None
     assert found == expected
-
-
-@pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_keys_and_values_are_decoded(how: Compression) -> None:
-    options = replace(OPTIONS, large_message_handle_compression=how)
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[typed_row(1)]))
-    (event,) = make_decoder(options).decode(sent.key, sent.value)
-    assert isinstance(event, RowEvent) and values(event.key) == {"id": 1}
-    (message,) = make_encoder(options).resolved(5)
-    assert make_decoder(options).decode(message.key, message.value)
 
 
 def document(field: dict[str, object], value: object) -> bytes:

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
@@ -132,28 +131,6 @@ def test_delete_with_handle_key_option_has_only_handle_key_columns() -> None:
         events(make_changes(KEYLESS, Kind.DELETE, old=[(b"a",)], commit_ts=7), options)
 
 
-@pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_rows_and_ddls_read_back_equal(how: Compression) -> None:
-    options = replace(OPTIONS, large_message_handle_compression=how)
-    rows = [(n, b"aaaaaaaaaaaaaaaa" * 10) for n in range(1, 40)]
-    found = events(make_changes(SMALL, Kind.INSERT, new=rows), options)
-    assert [values(e.new) for e in found if isinstance(e, RowEvent)] == [{"id": n, "val": v.decode()} for n, v in rows]
-    encoder, decoder = make_encoder(options), make_decoder(options)
-    (ddl,) = encoder.ddl(Ddl(5, 4, "test", "t1", "drop table `t1`" * 9, 4))
-    assert decoder.decode(ddl.key, ddl.value) == [DdlEvent(5, "test", "t1", "drop table `t1`" * 9, 4)]
-    assert len(ddl.value or b"") < 100
-    (resolved,) = encoder.resolved(9)
-    assert decoder.decode(resolved.key, resolved.value) == [ResolvedEvent(9)]
-
-
-def test_timestamps_are_written_in_configured_time_zone() -> None:
-    table = make_table("test", "z", [("id", ID), ("at", FieldType(Tp.TIMESTAMP))], primary=["id"])
-    noon = parse_datetime("2024-07-01 12:00:00")
-    (event,) = events(make_changes(table, Kind.INSERT, new=[(1, noon)]), replace(OPTIONS, time_zone="Asia/Shanghai"))
-    assert isinstance(event, RowEvent)
-    assert values(event.new) == {"id": 1, "at": "2024-07-01 20:00:00"}
-
-
 def test_ddl_resolved_and_partition_change_events_read_back_equal() -> None:
     encoder, decoder = make_encoder(OPTIONS), make_decoder(OPTIONS)
     for messages, wanted in (
@@ -170,13 +147,6 @@ def test_ddl_resolved_and_partition_change_events_read_back_equal() -> None:
     assert encoder.bootstrap(SMALL, 1) == []
     with pytest.raises(EncodeError, match=r"the DDL of `s`.`t` at commit_ts 7 is not UTF-8"):
         encoder.ddl(Ddl(7, 6, "s", "t", "drop \udcff", 1))
-
-
-def test_table_is_compiled_once_for_each_version() -> None:
-    encoder = make_encoder(OPTIONS)
-    later = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"], version=2)
-    assert encoder.table(SMALL) is encoder.table(SMALL)
-    assert encoder.table(SMALL) is not encoder.table(later)
 
 
 def test_large_batch_encoded_in_pieces_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

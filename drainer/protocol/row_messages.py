@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import tzinfo
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -16,11 +17,12 @@ from drainer.changes.vector import Ints
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of, take_parts
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
-from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, numbers
-from drainer.protocol.json_text import Fragment, json_string
+from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers
+from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
+from drainer.row.column_type import ColumnType, TypeClass
 
 # The most messages, and bytes, that iteration converts to Python objects at a time.
 _STEP_MESSAGES: Final = 1000
@@ -121,11 +123,16 @@ class OneRowMessages:
 
 
 class BaseTable(ABC):
-    """The base class of encoders of one table."""
+    """The base class of encoders of one table. `BY_NAME`: messages have columns in the order of the bytes of their
+    names, as Go orders the keys of maps. `_all`: the positions of all columns, in the order of messages."""
+
+    BY_NAME = False
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
         self._compression = options.large_message_handle_compression
+        indexes = range(len(table.columns))
+        self._all = tuple(sorted(indexes, key=lambda index: table.columns[index].name) if self.BY_NAME else indexes)
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
         return rows_of(self.encode_columns(changes))
@@ -140,13 +147,14 @@ class BaseTable(ABC):
 
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
         """Return the columns of the handle key. Raises EncodeError if the table has none."""
-        if not self._table.handle:
+        handle = self._table.handle
+        if not handle:
             commit, kind = int(changes.commit_ts[0]) if len(changes) else 0, changes.kind.name.lower()
             raise EncodeError(
                 f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {kind} at commit_ts {commit} "
                 f"cannot be sent with it alone: not found handle key columns for the {kind} event"  # TiCDC's words
             )
-        return self._table.handle
+        return tuple(index for index in self._all if index in handle) if self.BY_NAME else handle
 
     def _keyless(self, changes: RowChanges, messages: Any) -> list[EncodedColumns]:
         """Return messages without keys."""
@@ -156,17 +164,17 @@ class BaseTable(ABC):
 class DocumentTable(BaseTable):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
     Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
-    `_behind_image` returns. `values`: the fragment of each column. `mark`: "handle" or "claim" if the message has only
-    the handle key, else ""."""
+    `_behind_image` returns. `binary`: the fragment of binary strings; ENUM, SET and BIT are numbers. `mark`: "handle"
+    or "claim" if the message has only the handle key, else ""."""
 
     TIME: Final = Slot(0)
     COMMIT: Final = Slot(1)
     CLAIM: Final = Slot(2)
     FIRST_VALUE: Final = 3
 
-    def __init__(self, table: Table, options: ProtocolOptions, values: Sequence[Fragment]) -> None:
+    def __init__(self, table: Table, options: ProtocolOptions, binary: Fragment) -> None:
         super().__init__(table, options)
-        self._values = values
+        self._values = [_value_of(column.column_type, options.zone, binary) for column in table.columns]
         self._names = [json_string(column.name) for column in table.columns]
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
@@ -193,6 +201,18 @@ class DocumentTable(BaseTable):
         mark = "handle" if claims is None else "claim"
         return rows_of(self._encode(changes, self._handle(changes), mark, claims))
 
+    def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
+        """Return the members of an image, whose values are at the slots from `first` on."""
+        members: list[Parts] = [
+            [f"{self._names[index]}:", Slot(first + n, True, *self._around(self._table.columns[index].column_type))]
+            for n, index in enumerate(column_indexes)
+        ]
+        return joined(members)
+
+    def _around(self, column_type: ColumnType) -> tuple[str, str]:
+        """Return the text around a value that is not NULL."""
+        return "", ""
+
     @abstractmethod
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
         """Return the columns behind the image's."""
@@ -200,6 +220,14 @@ class DocumentTable(BaseTable):
     @abstractmethod
     def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
         """Return the parts of a document."""
+
+
+def _value_of(column_type: ColumnType, zone: tzinfo, binary: Fragment) -> Fragment:
+    if column_type.type_class is TypeClass.FLOAT:
+        return plain_double(column_type)
+    if column_type.type_class is TypeClass.TEXT:
+        return utf8_text
+    return binary if column_type.type_class is TypeClass.BYTES else text(column_type, zone)
 
 
 def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:

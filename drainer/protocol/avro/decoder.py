@@ -31,25 +31,10 @@ from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import HEADER_BYTES, KnownSchemas, Schemas, read_header
 
-# TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
+_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-def number_part(number: int) -> bytes:
-    """Return the bytes of an integer, ENUM, SET, BIT or YEAR. A negative number is its 64-bit two's complement."""
-    return (number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
-
-
-def real_part(number: float) -> bytes:
-    """Return the bytes of a FLOAT or DOUBLE."""
-    return struct.pack("<d", number if isfinite(number) else 0.0)
-
-
-def bytes_part(data: bytes) -> bytes:
-    """Return the bytes of a text, binary string, decimal, JSON, date or time. A TIMESTAMP's text is in UTC."""
-    return len(data).to_bytes(4, "little") + data
-
-
-def vector_part(text: str) -> bytes:
+def _vector(text: str) -> bytes:
     """Return the bytes of a vector of 32-bit floats, from `[1,2,3]`. Raises ValueError for any other text."""
     if not (text.startswith("[") and text.endswith("]")):
         raise ValueError(f"{text!r} is not a vector")
@@ -73,25 +58,26 @@ class RecordField:
     value: Callable[[Any], Value]
 
     def checksum_part(self, value: Value, zone: tzinfo) -> bytes:
-        """Return the bytes of a value in its row's checksum. `zone`: the time zone of a TIMESTAMP's text. Raises
-        ValueError for a value that is not of the column's type."""
+        """Return the bytes of a value in its row's checksum, TiDB's CRC-32 over the columns in the order of their ids.
+        `zone`: the time zone of a TIMESTAMP's text. Raises ValueError for a value that is not of the column's type."""
         if value is None:
             return b""
         if isinstance(value, float) or self.type_name in _REAL:
-            return real_part(float(value))
+            number = float(value)
+            return struct.pack("<d", number if isfinite(number) else 0.0)
+        if isinstance(value, str):
+            match self.type_name:
+                case "ENUM":
+                    value = self.allowed.index(value) + 1 if value else 0
+                case "SET":
+                    value = sum(1 << self.allowed.index(one) for one in value.split(",")) if value else 0
+                case "TiDBVECTORFloat32":
+                    return _vector(value)
+                case name:
+                    value = (_in_utc(value, zone) if name == "TIMESTAMP" else value).encode()
         if isinstance(value, int):
-            return number_part(value)
-        if isinstance(value, bytes):
-            return bytes_part(value)
-        if self.type_name == "ENUM":
-            return number_part(self.allowed.index(value) + 1 if value else 0)
-        if self.type_name == "SET":
-            return number_part(sum(1 << self.allowed.index(one) for one in value.split(",")) if value else 0)
-        if self.type_name == "TiDBVECTORFloat32":
-            return vector_part(value)
-        if self.type_name == "TIMESTAMP":
-            value = _in_utc(value, zone)
-        return bytes_part(value.encode())
+            return (value & _MASK).to_bytes(8, "little")
+        return len(value).to_bytes(4, "little") + value
 
 
 class Record:
@@ -207,7 +193,6 @@ def _in_utc(text: str, zone: tzinfo) -> str:
 _log = get_logger(__name__)
 _CHANGES: Final = {"c": Change.INSERT, "u": Change.UPDATE, "d": Change.DELETE, "": Change.UPSERT}
 _RESOLVED_BYTES: Final = 9
-_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class AvroDecoder:

@@ -103,7 +103,6 @@ class AvroTableEncoder(BaseTable):
 
     def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:
         super().__init__(table, options)
-        self._all = range(len(table.columns))
         self._options = options
         self._schemas = table_schemas(table, options)
         required = required_of(self._schemas, options, topic)

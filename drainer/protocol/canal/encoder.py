@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import tzinfo
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,26 +16,11 @@ from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
-from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
+from drainer.protocol.json_text import Fragment, json_string, latin1_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import DocumentTable, OneRowMessages, physical_ms
 from drainer.protocol.table import ColumnFlag, Table, basic_type, full_type
-from drainer.row.column_type import ColumnType, TypeClass
-
-
-# Values of Canal-JSON: each is a string or null.
-def value_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
-    """Return the fragment of a type. ENUM, SET and BIT are numbers. Each byte of a binary string is a character of ISO
-    8859-1."""
-    if column_type.type_class is TypeClass.FLOAT:
-        return plain_double(column_type)
-    if column_type.type_class is TypeClass.TEXT:
-        return utf8_text
-    if column_type.type_class is TypeClass.BYTES:
-        return latin1_text
-    return text(column_type, zone)
-
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
 # compiled.
@@ -106,7 +90,7 @@ def promotion_of(kind: FieldType) -> Fragment | None:
 
 class CanalTable(DocumentTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options, [value_of(column.column_type, options.zone) for column in table.columns])
+        super().__init__(table, options, latin1_text)
         self._extended = options.enable_tidb_extension
         self._updated_only = options.only_output_updated_columns or options.content_compatible
         self._short_deletes = options.delete_only_output_handle_key_columns
@@ -114,7 +98,6 @@ class CanalTable(DocumentTable):
         self._promotions = [promotion_of(column.column_type.kind) for column in columns]
         described = full_type if options.content_compatible else basic_type
         self._types = [json_string(described(column.column_type.kind)) for column in columns]
-        self._all = tuple(range(len(columns)))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(
@@ -154,9 +137,6 @@ class CanalTable(DocumentTable):
             for index in column_indexes
         ]
         mysql_types = ",".join(f"{names[index]}:{self._types[index]}" for index in column_indexes)
-        data: list[Parts] = [
-            [f"{names[index]}:", Slot(self.FIRST_VALUE + n, quoted=True)] for n, index in enumerate(column_indexes)
-        ]
         old = (
             self._old_parts(column_indexes, self.FIRST_VALUE + len(column_indexes) + len(promoted))
             if kind is Kind.UPDATE
@@ -172,7 +152,7 @@ class CanalTable(DocumentTable):
             f'}},"mysqlType":{{{mysql_types}}},"old":',
             *old,
             ',"data":[{',
-            *joined(data),
+            *self._members(column_indexes, self.FIRST_VALUE),
             "}]",
             *self._extension(mark),
             "}",
@@ -181,10 +161,7 @@ class CanalTable(DocumentTable):
     def _old_parts(self, column_indexes: tuple[int, ...], first: int) -> Parts:
         if self._updated_only:
             return ["[{", Slot(first), "}]"]
-        members: list[Parts] = [
-            [f"{self._names[index]}:", Slot(first + n, quoted=True)] for n, index in enumerate(column_indexes)
-        ]
-        return ["[{", *joined(members), "}]"]
+        return ["[{", *self._members(column_indexes, first), "}]"]
 
     def _extension(self, mark: str) -> Parts:
         if not self._extended:

@@ -195,9 +195,11 @@ _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
 
 
 class OpenTableEncoder(BaseTable):
-    """See drainer.protocol.encoder.TableEncoder. Columns are written in the order of the bytes of their names. Columns
+    """See drainer.protocol.encoder.TableEncoder. Columns
     of `Rows.build`: the new image (for deletes the old one), then, for an update, the old image, or the text of its
     values that changed."""
+
+    BY_NAME = True
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
@@ -205,7 +207,6 @@ class OpenTableEncoder(BaseTable):
         self._heads = [head_of(column) for column in table.columns]
         self._quoted = [is_quoted(column.column_type) for column in table.columns]
         self._values = [values_of(column.column_type, options.zone) for column in table.columns]
-        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
         self._documents: dict[tuple[str, tuple[int, ...]], Rows] = {}
         name = f',"tbl":{json_string(table.name)}' if table.name else ""
         schema = f',"scm":{json_string(table.schema)}' if table.schema else ""
@@ -215,19 +216,15 @@ class OpenTableEncoder(BaseTable):
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
-        column_indexes = self._handle_columns(changes) if delete_handle else self._all
+        column_indexes = self._handle(changes) if delete_handle else self._all
         return [self._columns(piece, column_indexes, _WHOLE) for piece in _pieces(changes) if len(piece)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         end: Any = _HANDLE_ONLY
         if claims is not None:
             end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
-        column_indexes = self._handle_columns(changes)
+        column_indexes = self._handle(changes)
         return self._columns(changes, column_indexes, end).rows() if len(changes) else []
-
-    def _handle_columns(self, changes: RowChanges) -> tuple[int, ...]:
-        handle = self._handle(changes)
-        return tuple(column_index for column_index in self._all if column_index in handle)
 
     def _columns(self, changes: RowChanges, column_indexes: tuple[int, ...], key_end: Any) -> EncodedColumns:
         values = compressed(self._documents_of(changes, column_indexes), self._compression)

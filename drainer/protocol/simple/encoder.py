@@ -48,10 +48,11 @@ _NULL, _SOME = encode_varint(0), encode_varint(1)
 
 
 class SimpleAvroTable(BaseTable):
+    BY_NAME = True
+
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
         self._values = [_pieces_of(column.column_type, options) for column in table.columns]
-        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
         self._names = _HEAD + _string(table.schema) + _string(table.name) + encode_varint(table.id)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
@@ -59,12 +60,10 @@ class SimpleAvroTable(BaseTable):
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         rows = len(changes)
-        handle = self._handle(changes)
-        column_indexes = tuple(column_index for column_index in self._all if column_index in handle)
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
             claim = [pa.array([_SOME + _string(text) for text in claims], pa.binary())]
-        return rows_of(self._encode(changes, column_indexes, [*claim, constant(_SOME + b"\x01", rows)]))
+        return rows_of(self._encode(changes, self._handle(changes), [*claim, constant(_SOME + b"\x01", rows)]))
 
     def _encode(self, changes: RowChanges, column_indexes: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
         rows = len(changes)

@@ -4,7 +4,6 @@ by name, as Go orders the keys of maps.
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from typing import Any, Final
 
 from binlog.tidb.column import ColumnInfo
@@ -13,13 +12,13 @@ from binlog.tidb.types import FLOATS, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments
-from drainer.protocol.json_text import Fragment, base64, json_string, plain_double, text, utf8_text
+from drainer.protocol.json_rows import Parts, old_fragments
+from drainer.protocol.json_text import base64, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import ColumnType
 
 # The schema of a table in Simple's messages.
 
@@ -85,17 +84,14 @@ def _index(info: TableInfo, index: IndexInfo) -> Document:
 
 
 class SimpleTable(DocumentTable):
+    BY_NAME = True
+
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options, [_value_of(column.column_type, options.zone) for column in table.columns])
+        super().__init__(table, options, base64)
         self._zone = json_string(options.time_zone)
-        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all)
-
-    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
-        handle = super()._handle(changes)
-        return tuple(index for index in self._all if index in handle)
 
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
         """Return the old values of an update."""
@@ -122,23 +118,8 @@ class SimpleTable(DocumentTable):
         ]
 
     def _image(self, name: str, column_indexes: tuple[int, ...], first: int) -> Parts:
-        members: list[Parts] = [
-            [
-                f"{self._names[column_index]}:",
-                Slot(first + n, True, *self._around(self._table.columns[column_index].column_type)),
-            ]
-            for n, column_index in enumerate(column_indexes)
-        ]
-        return [f',"{name}":{{', *joined(members), "}"]
+        return [f',"{name}":{{', *self._members(column_indexes, first), "}"]
 
     def _around(self, column_type: ColumnType) -> tuple[str, str]:
         """Return the text around a value. A TIMESTAMP has its time zone next to it."""
         return (f'{{"location":{self._zone},"value":', "}") if column_type.kind.tp is Tp.TIMESTAMP else ("", "")
-
-
-def _value_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
-    if column_type.type_class is TypeClass.FLOAT:
-        return plain_double(column_type)
-    if column_type.type_class is TypeClass.TEXT:
-        return utf8_text
-    return base64 if column_type.type_class is TypeClass.BYTES else text(column_type, zone)

@@ -15,6 +15,8 @@ from drainer.row.column_type import DecodedValue
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 SHAPES = ("handle", "clustered", "nonclustered", "two columns", "unique", "none")
+# What of a table of each shape can stay beside v: its key, or its nullable unique column.
+CHOICES = [("a", "b"), ("a", "b", "u"), ("u", "v"), ("a", "b", "v"), ("u",)]
 
 Row = tuple[int | None, ...]
 Image = tuple[DecodedValue, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -17,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.stream import StreamDecoder, merge
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.column_selector import ColumnPatterns, ColumnSelectors, SelectorRule
 from drainer.dispatch.ddl_messages import check_ddl, check_view
-from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, part_of_slot, slots_of_topic
+from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, slots_of_topic
 from drainer.dispatch.partition import row_hashes
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
 from drainer.dispatch.rules import DispatchRule, Router
@@ -33,6 +31,7 @@ from drainer.schema.name_pattern import PatternError
 from drainer.schema.steps import Ddl, Located, TableChange
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction, view_of
 from tests.unit.drainer.dispatch.histories import (
+    CHOICES,
     SHAPES,
     Event,
     listed,
@@ -230,10 +229,6 @@ def cut(event: Event, column_indexes: Sequence[int]) -> Event:
     return kind, old, new
 
 
-# What of a table of each shape can stay beside v: its key, or its nullable unique column.
-CHOICES = [("a", "b"), ("a", "b", "u"), ("u", "v"), ("a", "b", "v"), ("u",)]
-
-
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
 def test_events_of_selected_columns_equal_those_of_the_whole_table_cut(
     data: st.DataObject, shape: str, raw: bool, rows_min: int
@@ -255,49 +250,6 @@ RULES = {
     "index": DispatchRule(("*.*",), partition="index-value", index="u"),
     "conflict": DispatchRule(("*.*",), partition="conflict"),
 }
-
-
-CLASSES = {Kind.DELETE: 0, Kind.UPDATE: 1, Kind.INSERT: 2}
-UNNAMED = ("default", "index-value", "conflict")
-
-
-@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
-def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
-    """Partitions are those of what is left; each, alone and in its order, makes the states of its rows."""
-    info = table_of_shape(shape)
-    chosen = data.draw(
-        st.sampled_from(
-            [some for some in CHOICES if {"columns": "u", "index": "u"}.get(rule, rule) in (*some, *UNNAMED)]
-        )
-    )
-    router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), chosen)])
-    to = Dispatcher(router, {"all": PARTITIONS}, UTC)
-    payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
-    events = RowEvents(selectors=router.selectors)
-    whole: dict[int, list[tuple[int, Event]]] = {}
-    for number in range(PARTITIONS):
-        mine = [one.where(one.partitions == number) for one in to.routes(events.of(segment_of([info], payloads)))]
-        whole[number] = listed([one.changes for one in mine if len(one)])
-    slotting = pickle.loads(pickle.dumps(PartitionSlotting(to, slots)))
-    cutter = StreamDecoder(view_of(info)).cutter(slots, slotting.slots_of)
-    cutter.add_all(payloads)
-    found: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    for slot, blob in cutter.cut().items():
-        segment = merge(StreamDecoder(view_of(info)), [blob], 0, 1)
-        for one in part_of_slot(events.of(segment), to, slot, slots):
-            for number in range(PARTITIONS):
-                some = one.where(one.partitions == number)
-                found[number] += listed([some.changes]) if len(some) else []
-    for number in range(PARTITIONS):
-        assert Counter(map(repr, found[number])) == Counter(map(repr, whole[number]))
-        classes = [(commit_ts, CLASSES[kind]) for commit_ts, (kind, _, _) in whole[number]]
-        assert shape == "none" or classes == sorted(classes)
-        rows: Counter[object] = Counter()
-        for _, (_, old, new) in whole[number]:
-            if old is not None:
-                assert rows[old] > 0, "what is removed is there"
-                rows[old] -= 1
-            rows.update([new] if new is not None else [])
 
 
 def test_partition_is_computed_from_selected_columns() -> None:

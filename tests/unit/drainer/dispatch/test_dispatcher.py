@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +19,7 @@ from drainer.batch.work import Kind
 from drainer.changes.groups import components
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.dispatch import DispatchError
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.dispatcher import (
     SLOTTING_VERSION,
     Dispatcher,
@@ -32,6 +34,7 @@ from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.dispatch.histories import (
+    CHOICES,
     SHAPES,
     Event,
     Image,
@@ -59,8 +62,24 @@ PARTITIONS = 3
 Written = dict[tuple[str, int], list[tuple[int, int, Event]]]  # (topic, partition) → (order, commit_ts, event)
 
 
-def dispatcher(rule: str, *, raw: bool = False, partitions: int = PARTITIONS) -> Dispatcher:
-    return Dispatcher(Router([RULES[rule]], "all"), {"all": partitions, "db-t": partitions}, UTC, raw=raw)
+def dispatcher(
+    rule: str, *, raw: bool = False, partitions: int = PARTITIONS, selectors: Sequence[SelectorRule] = ()
+) -> Dispatcher:
+    router = Router([RULES[rule]], "all", selectors=selectors)
+    return Dispatcher(router, {"all": partitions, "db-t": partitions}, UTC, raw=raw)
+
+
+NAMED = {"index u": "u", "columns": "v", "both": "bv"}  # the columns that a rule names
+
+
+@st.composite
+def selected(draw: st.DrawFn, rules: Iterable[str] = RULES) -> tuple[tuple[str, ...], Dispatcher, RowEvents]:
+    """The columns that a selector keeps (all, or some with those that a rule names), and what makes events by both."""
+    rule = draw(st.sampled_from(sorted(rules)))
+    some = [one for one in CHOICES if {*NAMED.get(rule, "")} <= {*one}]
+    chosen = draw(st.sampled_from([("a", "b", "u", "v"), *some]))
+    to = dispatcher(rule, selectors=[SelectorRule(("*.*",), chosen)])
+    return chosen, to, RowEvents(selectors=to.router.selectors)
 
 
 def written(routes: Sequence[Routes]) -> Written:
@@ -78,19 +97,24 @@ def written(routes: Sequence[Routes]) -> Written:
     return {topic_partition: sorted(events, key=lambda event: event[0]) for topic_partition, events in found.items()}
 
 
-@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES.keys() - {"ts"})))
-def test_events_of_each_partition_reproduce_states_of_its_rows(data: st.DataObject, shape: str, rule: str) -> None:
+@given(data=st.data(), shape=st.sampled_from(SHAPES), by=selected(RULES.keys() - {"ts"}))
+def test_events_of_each_partition_reproduce_states_of_its_rows(data: st.DataObject, shape: str, by: Any) -> None:
     """Each partition alone, in its order: it is never asked to remove what it was not given."""
+    chosen, to, events = by
     info = table_of_shape(shape)
     transactions = data.draw(rows_of_transactions(shape))
-    events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
-    found = written(dispatcher(rule).routes(events))
+    found = written(to.routes(events.of(segment_of([info], payloads_of(info, transactions)))))
+
+    def image(row: Row) -> Image:
+        pairs = zip(info.columns, image_of(info, row), strict=True)
+        return tuple(value for column, value in pairs if column.name in chosen)
+
     rows: Counter[Image] = Counter()
     per_partition: dict[object, list[Image]] = defaultdict(list)
     for number, changes in enumerate(transactions):
         for old, new in changes:
-            rows.update([image_of(info, new)] if new is not None else [])
-            rows.subtract([image_of(info, old)] if old is not None else [])
+            rows.update([image(new)] if new is not None else [])
+            rows.subtract([image(old)] if old is not None else [])
         for topic_partition, mine in found.items():
             for _, commit_ts, event in mine:
                 if commit_ts == BEGIN_TS + number:
@@ -128,16 +152,16 @@ def test_every_event_is_in_exactly_one_partition(data: st.DataObject, shape: str
         assert sum(map(len, found.values())) == sum(map(len, events))
 
 
-@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
-def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
+@given(data=st.data(), shape=st.sampled_from(SHAPES), by=selected(), slots=st.integers(1, 4))
+def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str, by: Any, slots: int) -> None:
+    _, to, events = by
     info = table_of_shape(shape)
     other = table_of_shape("handle", table_id=101, name="other")
     payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
     payloads += payloads_of(other, data.draw(rows_of_transactions("handle", 3)), lasting=4)
-    to = dispatcher(rule)
     to.partitions = {**to.partitions, "db-other": 2}
-    whole = written(to.routes(RowEvents().of(segment_of([info, other], payloads))))
-    slotting = PartitionSlotting(to, slots)
+    whole = written(to.routes(events.of(segment_of([info, other], payloads))))
+    slotting = pickle.loads(pickle.dumps(PartitionSlotting(to, slots)))
     view = view_of(info, other)
     blobs: dict[int, list[bytes]] = defaultdict(list)
     for share in (payloads[::2], payloads[1::2]):
@@ -148,13 +172,13 @@ def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str
     found: Written = {}
     for slot, mine in blobs.items():
         segment = merge(StreamDecoder(view), mine, 0, 1)
-        for topic_partition, events in written(part_of_slot(RowEvents().of(segment), to, slot, slots)).items():
-            found.setdefault(topic_partition, []).extend(events)
-    assert {topic_partition: _shown(events) for topic_partition, events in found.items()} == {
-        topic_partition: _shown(events) for topic_partition, events in whole.items()
+        for topic_partition, those in written(part_of_slot(events.of(segment), to, slot, slots)).items():
+            found.setdefault(topic_partition, []).extend(those)
+    assert {topic_partition: _shown(those) for topic_partition, those in found.items()} == {
+        topic_partition: _shown(those) for topic_partition, those in whole.items()
     }
-    assert [[event[1] for event in events] for events in found.values()] == [
-        sorted(event[1] for event in events) for events in found.values()
+    assert [[event[1] for event in those] for those in found.values()] == [
+        sorted(event[1] for event in those) for those in found.values()
     ], "also where a partition has several tables"
 
 

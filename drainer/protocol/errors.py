@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from binlog.errors import BinlogError, ConfigError, DecodeError
+
+T = TypeVar("T")
 
 
 class MessageError(BinlogError):
@@ -20,19 +22,18 @@ class MessageTooLarge(EncodeError):
     """The message of a row is above the limit of its topic. The text names the row, its length and the limit."""
 
 
-def refused(
-    where: str, commit_ts: Any, images: Sequence[Any], convert: Callable[[Any], object], error: DecodeError
-) -> EncodeError:
-    """Return the error that names the first row with a value that `convert` refuses. `where`: begins its text;
-    `commit_ts`: of each row; `images`: Arrow arrays of one column's values in the same rows; `error`: what `convert`
-    raised for one of them."""
-    for row, ts in enumerate(commit_ts.tolist()):
-        for image in images:
+def converted(where: str, commit_ts: Any, convert: Callable[[Any], T], column: Any) -> T:
+    """Return `convert(column)`. Raises EncodeError that names the first row with a value that `convert` refuses.
+    `where`: begins its text; `commit_ts`: of each row; `column`: an Arrow array."""
+    try:
+        return convert(column)
+    except DecodeError as error:
+        for row, ts in enumerate(commit_ts.tolist()):
             try:
-                convert(image.slice(row, 1))
+                convert(column.slice(row, 1))
             except DecodeError as found:
-                return EncodeError(f"{where} at commit_ts {ts}: {found}")
-    return EncodeError(f"{where}: {error}")
+                raise EncodeError(f"{where} at commit_ts {ts}: {found}") from error
+        raise EncodeError(f"{where}: {error}") from error
 
 
 class ProtocolConfigError(ConfigError):

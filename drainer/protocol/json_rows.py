@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from binlog.errors import DecodeError
 
 from drainer.changes.decode import Columns
 from drainer.protocol.encoded_columns import large_binary
-from drainer.protocol.errors import refused
+from drainer.protocol.errors import converted
 from drainer.protocol.json_text import Fragment
 from drainer.protocol.row_changes import RowChanges
 
@@ -126,9 +125,7 @@ def fragments_of(
     changes: RowChanges, image: Columns, fragments: Sequence[Fragment], column_indexes: Sequence[int]
 ) -> list[Any]:
     """Convert the columns at `column_indexes`, in that order. Raises EncodeError naming table, column and commit_ts."""
-    return [
-        _column(changes, image[column_index], fragments[column_index], column_index) for column_index in column_indexes
-    ]
+    return [_column(changes, image, fragments, column_index) for column_index in column_indexes]
 
 
 def old_fragments(
@@ -140,9 +137,7 @@ def old_fragments(
     old, image = changes.old, changes.new
     assert old is not None and image is not None
     return [
-        text
-        if _alike(old[column_index], image[column_index])
-        else _column(changes, old[column_index], fragments[column_index], column_index)
+        text if _alike(old[column_index], image[column_index]) else _column(changes, old, fragments, column_index)
         for column_index, text in zip(column_indexes, new, strict=True)
     ]
 
@@ -156,9 +151,6 @@ def _alike(old: Any, new: Any) -> bool:
     return alike
 
 
-def _column(changes: RowChanges, array: Any, fragment: Fragment, column_index: int) -> Any:
-    try:
-        return fragment(array)
-    except DecodeError as error:
-        where = f"column {changes.table.column_name(column_index)}"
-        raise refused(where, changes.commit_ts, [array], fragment, error) from error
+def _column(changes: RowChanges, image: Columns, fragments: Sequence[Fragment], column_index: int) -> Any:
+    where = f"column {changes.table.column_name(column_index)}"
+    return converted(where, changes.commit_ts, fragments[column_index], image[column_index])

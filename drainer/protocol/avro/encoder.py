@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
@@ -19,7 +18,7 @@ from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.schema import TableSchemas, compact_json, key_subject, table_schemas, value_subject
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message
-from drainer.protocol.errors import EncodeError, SchemaIdMissing, refused
+from drainer.protocol.errors import EncodeError, SchemaIdMissing, converted
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import BaseTable, OneRowMessages
@@ -145,11 +144,7 @@ class AvroTableEncoder(BaseTable):
     def _column(self, changes: RowChanges, column_index: int, column: Any) -> list[Piece]:
         column_type = self._table.columns[column_index].column_type
         convert = partial(pieces_of, self._schemas.fields[column_index], column_type, zone=self._options.zone)
-        try:
-            return convert(column)
-        except DecodeError as error:
-            where = f"Avro: {self._table.column_name(column_index)}"
-            raise refused(where, changes.commit_ts, [column], convert, error) from error
+        return converted(f"Avro: {self._table.column_name(column_index)}", changes.commit_ts, convert, column)
 
     def _value(self, changes: RowChanges, image: Mapping[int, list[Piece]]) -> list[Piece]:
         rows, options = len(changes), self._options

@@ -20,7 +20,7 @@ from drainer.changes.decode import Columns
 from drainer.changes.texts import numbers_of
 from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.errors import refused
+from drainer.protocol.errors import converted
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.row.column_type import ColumnType, TypeClass
 
@@ -93,12 +93,8 @@ class EventEncoder:
     def _cells(self, index: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
         """Encode one column's fields `row`, each a message `Column`."""
         name, column_type, described = self._columns[index]
-        images = [image for image in (old, new) if image is not None]
-        try:
-            values = [datums(column_type, image, self._zone) for image in images]
-        except DecodeError as error:
-            convert = partial(datums, column_type, zone=self._zone)
-            raise refused(f"{self._table}.`{name}`", commit_ts, images, convert, error) from error
+        where, convert = f"{self._table}.`{name}`", partial(datums, column_type, zone=self._zone)
+        values = [converted(where, commit_ts, convert, image) for image in (old, new) if image is not None]
         if len(values) == 1:
             heads = _Heads(described)
             return [heads[len(value)] + value for value in values[0]]

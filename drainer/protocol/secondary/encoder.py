@@ -17,7 +17,6 @@ from struct import Struct
 from typing import Any, Final
 
 import numpy as np
-from binlog.errors import DecodeError
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Kind
@@ -25,7 +24,7 @@ from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import joined, uvarints
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import refused
+from drainer.protocol.errors import converted
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
@@ -125,12 +124,8 @@ class SecondaryTable(BaseTable):
         return row([self._cell(changes, column, array) for column, array in pairs], len(changes))
 
     def _cell(self, changes: RowChanges, column: Column, array: Any) -> Sized:
-        convert = partial(cell, column.column_type, zone=self._zone)
-        try:
-            return convert(array)
-        except DecodeError as error:
-            where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
-            raise refused(where, changes.commit_ts, [array], convert, error) from error
+        where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
+        return converted(where, changes.commit_ts, partial(cell, column.column_type, zone=self._zone), array)
 
 
 def _end(rows: Sequence[EncodedRow], begin: int) -> int:

@@ -30,7 +30,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.texts import numbers_of
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.errors import refused
+from drainer.protocol.errors import converted
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
 from drainer.row.column_type import ColumnType, TypeClass
@@ -139,11 +139,8 @@ def _image(changes: Changes, image: Columns, wanted: Any) -> Any:
 
 
 def _column(changes: Changes, name: str, column_type: ColumnType, array: Any) -> Any:
-    try:
-        return arrow_column(column_type, array)
-    except DecodeError as error:
-        column = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
-        raise refused(column, changes.commit_ts, [array], partial(arrow_column, column_type), error) from error
+    where = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
+    return converted(where, changes.commit_ts, partial(arrow_column, column_type), array)
 
 
 HELD_ROWS_MAX: Final = 1 << 16

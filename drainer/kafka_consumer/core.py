@@ -303,8 +303,7 @@ class ConsumerCore:
 
 
 def _name(event: DdlEvent) -> DdlName:
-    number = event.extra.get("seq", 0)
-    return event.commit_ts, event.start_ts, event.query, number if isinstance(number, int) else 0
+    return event.commit_ts, event.start_ts, event.query, event.number
 
 
 def _class(event: RowEvent) -> int:

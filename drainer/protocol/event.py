@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -109,7 +109,7 @@ def key_of(event: RowEvent) -> Image | None:
 @dataclass(frozen=True, slots=True)
 class DdlEvent:
     """A DDL. `type_code`: TiDB's number of the job's kind (binlog.tidb.job), 0 if the protocol does not have it.
-    `extra`: all other members of the message, under the protocol's names."""
+    `number`: among the DDLs of one job, 0 if the protocol does not say it."""
 
     commit_ts: int
     schema: str
@@ -117,7 +117,7 @@ class DdlEvent:
     query: str
     type_code: int = 0
     start_ts: int = 0
-    extra: Mapping[str, object] = field(default_factory=dict)
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,11 @@ class AdminEvent:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapEvent:
-    """A table's schema, sent again for readers that begin here (Simple). `document`: the unchanged message."""
+    """A table's schema, sent again for readers that begin here (Simple)."""
 
     schema: str
     table: str
     commit_ts: int
-    document: Mapping[str, object] = field(default_factory=dict)
 
 
 Event = RowEvent | DdlEvent | ResolvedEvent | AdminEvent | BootstrapEvent

@@ -22,7 +22,7 @@ def _row(commit_ts: int) -> RowEvent:
 
 def _ddl(given: Vector) -> DdlEvent:
     commit_ts, query, start_ts, number = only(given, "commit_ts query", "start_ts seq")
-    return DdlEvent(commit_ts, "test", "t", query, start_ts=start_ts or 0, extra={"seq": number or 0})
+    return DdlEvent(commit_ts, "test", "t", query, start_ts=start_ts or 0, number=number or 0)
 
 
 def fallback(given: Vector, expected: Vector) -> None:

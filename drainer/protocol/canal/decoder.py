@@ -31,7 +31,7 @@ class CanalDecoder:
         extension = message.child("_tidb")
         kind = message.text("type")
         if message.boolean("isDdl"):
-            return [_ddl(message, extension, kind)]
+            return [_ddl(message, extension)]
         if kind == WATERMARK:
             return [ResolvedEvent(message.needed("_tidb").integer("watermarkTs"))]
         if kind not in _CHANGES:
@@ -39,11 +39,9 @@ class CanalDecoder:
         return [*_rows(message, extension, _CHANGES[kind])]
 
 
-def _ddl(message: Reader, extension: Reader | None, kind: str) -> DdlEvent:
+def _ddl(message: Reader, extension: Reader | None) -> DdlEvent:
     commit_ts = 0 if extension is None else extension.integer("commitTs", 0)
-    return DdlEvent(
-        commit_ts, message.text("database"), message.text("table"), message.text("sql"), extra={"type": kind}
-    )
+    return DdlEvent(commit_ts, message.text("database"), message.text("table"), message.text("sql"))
 
 
 def _rows(message: Reader, extension: Reader | None, change: Change) -> list[RowEvent]:

@@ -51,7 +51,7 @@ class DebeziumDecoder:
         source = payload.needed("source")
         commit_ts = source.integer("commit_ts", 0)
         if "op" not in payload.document:
-            return [_ddl(payload, source, commit_ts)]
+            return [DdlEvent(commit_ts, source.text("db"), source.text("table", ""), payload.text("ddl"))]
         operation = payload.text("op")
         if operation == _WATERMARK:
             return [ResolvedEvent(source.integer("commit_ts"))]
@@ -88,13 +88,6 @@ class DebeziumDecoder:
         message = self._parse(key, "Debezium key")
         schema = message.child("schema")
         return _image(message.needed("payload"), {} if schema is None else _fields(schema))
-
-
-def _ddl(payload: Reader, source: Reader, commit_ts: int) -> DdlEvent:
-    changes = [dict(change.document) for change in payload.objects("tableChanges")]
-    return DdlEvent(
-        commit_ts, source.text("db"), source.text("table", ""), payload.text("ddl"), extra={"tableChanges": changes}
-    )
 
 
 def _image_fields(message: Reader) -> Mapping[str, Field]:

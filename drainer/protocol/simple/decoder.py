@@ -72,11 +72,11 @@ class SimpleDecoder:
         if kind == "BOOTSTRAP":
             schema = message.needed("tableSchema")
             self._keep([schema])
-            return [BootstrapEvent(schema.text("schema"), schema.text("table"), commit_ts, dict(message.document))]
+            return [BootstrapEvent(schema.text("schema"), schema.text("table"), commit_ts)]
         if kind in _CHANGES:
             return [self._row(message, _CHANGES[kind], commit_ts)]
         if kind in _DDLS:
-            return [self._ddl(message, kind, commit_ts)]
+            return [self._ddl(message, commit_ts)]
         raise MessageError(f"{message.where}: type {kind!r} is not known")
 
     def _parse(self, value: bytes | None) -> Reader:
@@ -84,17 +84,13 @@ class SimpleDecoder:
             return Reader(read_document(value), _WHAT)
         return parse(value, _WHAT)
 
-    def _ddl(self, message: Reader, kind: str, commit_ts: int) -> DdlEvent:
+    def _ddl(self, message: Reader, commit_ts: int) -> DdlEvent:
         after, before = message.child("tableSchema"), message.child("preTableSchema")
         query = message.text("sql")
         self._keep([schema for schema in (after, before) if schema is not None])
-        extra: dict[str, object] = {"type": kind}
-        for name in ("tableSchema", "preTableSchema"):
-            if message.document.get(name) is not None:
-                extra[name] = message.document[name]
         if after is None:
-            return DdlEvent(commit_ts, message.text("database", ""), message.text("table", ""), query, extra=extra)
-        return DdlEvent(commit_ts, after.text("schema"), after.text("table"), query, extra=extra)
+            return DdlEvent(commit_ts, message.text("database", ""), message.text("table", ""), query)
+        return DdlEvent(commit_ts, after.text("schema"), after.text("table"), query)
 
     def _keep(self, schemas: list[Reader]) -> None:
         read = [_schema_of(schema) for schema in schemas]

@@ -157,7 +157,7 @@ def test_ddl_message_of_each_kind_is_exact(action: ActionType, kind: str) -> Non
         "_tidb": {"commitTs": COMMIT},
     }
     assert (message.key, message.rows, message.commit_ts) == (None, 0, COMMIT)
-    event = DdlEvent(COMMIT, "shop", "staff", query, extra={"type": kind})
+    event = DdlEvent(COMMIT, "shop", "staff", query)
     assert make_decoder(EXTENDED).decode(None, message.value) == [event]
 
 

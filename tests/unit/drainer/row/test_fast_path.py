@@ -7,7 +7,6 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.row import encode_delete, encode_insert, encode_row, encode_update
 from binlog.tidb.table import ROWID, TableInfo
-from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,31 +14,14 @@ from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.fast_path import Cells
 from tests.support.row_case import INT, TEXT, codec_of, not_null, table
-from tests.unit.drainer.changes.cases import KINDS, datums
+from tests.unit.drainer.changes.cases import KEY_SHAPES, tables, values_of
 
 
 @st.composite
 def rows(draw: st.DrawFn) -> tuple[TableInfo, dict[int, Datum], dict[int, Datum]]:
     """A table with an int handle, a clustered key or no key, and two rows of it."""
-    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6))
-    kinds = [not_null(k) if draw(st.booleans()) else k for k in kinds]
-    shape = draw(st.sampled_from(["handle", "unsigned handle", "clustered", "unclustered", "none"]))
-    names = [(f"c{n}", kind) for n, kind in enumerate(kinds)]
-    if shape.endswith("handle"):
-        key = FieldType(Tp.LONGLONG, Flag.UNSIGNED if shape.startswith("un") else 0, 20, 0)
-        info = table([*names, ("id", key)], handle="id")
-    elif shape == "none":
-        info = table(names)
-    else:
-        parts = draw(st.lists(st.sampled_from(KINDS[:-1]), min_size=1, max_size=2))
-        keys = [(f"k{n}", not_null(kind)) for n, kind in enumerate(parts)]
-        clustered = shape == "clustered"
-        info = table([*keys, *names], unique={"PRIMARY": [k for k, _ in keys]}, clustered=clustered)
-
-    def values() -> dict[int, Datum]:
-        return {c.id: draw(datums(c.type) if c.is_not_null else st.none() | datums(c.type)) for c in info.columns}
-
-    return info, values(), values()
+    info = draw(tables([shape for shape in KEY_SHAPES if shape != "unique"]))
+    return info, draw(values_of(info)), draw(values_of(info))
 
 
 def by_fast_path(codec: Codec, kind: Kind, row: bytes) -> object:

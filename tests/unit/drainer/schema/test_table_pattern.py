@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
@@ -137,39 +138,35 @@ def test_position_schema_is_never_replicated(schema: str) -> None:
         assert not names.allows(schema, "checkpoint")
 
 
-def test_filter_names_ignore_case_and_match_whole_names() -> None:
-    names = Filter.create(do_dbs=["Shop"])
-    assert names.allows("SHOP", "t")
-    assert not names.allows("shop2", "t")
-    assert not names.allows("myshop", "t")
-
-
-def test_filter_name_without_tilde_is_not_regular_expression() -> None:
-    """The original lets `a.b` match `axb` (D-FI-01)."""
-    names = Filter.create(do_dbs=["a.b"])
-    assert names.allows("a.b", "t")
-    assert not names.allows("axb", "t")
-
-
-def test_filter_name_with_tilde_is_unanchored_regular_expression() -> None:
-    names = Filter.create(do_tables=[("~^shard_[0-9]+$", "~order")])
-    assert names.allows("SHARD_7", "big_Orders")
-    assert not names.allows("shard_x", "orders")
-    assert not names.allows("shard_7", "items")
-
-
-def test_filter_applies_do_rules_before_ignore_rules() -> None:
-    names = Filter.create(do_dbs=["a"], do_tables=[("b", "t")], ignore_tables=[("a", "log")], ignore_schemas=["c"])
-    assert names.allows("a", "x")
-    assert names.allows("b", "t")
-    assert not names.allows("a", "log")
-    assert not names.allows("b", "x")
-    assert not names.allows("c", "x")
-
-
-def test_database_ddl_is_allowed_only_by_do_db() -> None:
-    assert not Filter.create(do_tables=[("b", "t")]).allows("b")
-    assert Filter.create(do_dbs=["b"]).allows("b")
+@pytest.mark.parametrize(
+    ("given", "allowed", "refused"),
+    [
+        # Case does not count, and names are whole ones.
+        ({"do_dbs": ["Shop"]}, [("SHOP", "t")], [("shop2", "t"), ("myshop", "t")]),
+        # A name without a tilde is no regular expression. The original lets `a.b` match `axb` (D-FI-01).
+        ({"do_dbs": ["a.b"]}, [("a.b", "t")], [("axb", "t")]),
+        # One with a tilde is a regular expression that may match anywhere.
+        (
+            {"do_tables": [("~^shard_[0-9]+$", "~order")]},
+            [("SHARD_7", "big_Orders")],
+            [("shard_x", "orders"), ("shard_7", "items")],
+        ),
+        # What is to be replicated is chosen first, and what is ignored is taken off it.
+        (
+            {"do_dbs": ["a"], "do_tables": [("b", "t")], "ignore_tables": [("a", "log")], "ignore_schemas": ["c"]},
+            [("a", "x"), ("b", "t")],
+            [("a", "log"), ("b", "x"), ("c", "x")],
+        ),
+        # Only do-db allows the DDLs of a database itself.
+        ({"do_tables": [("b", "t")]}, [], [("b",)]),
+        ({"do_dbs": ["b"]}, [("b",)], []),
+    ],
+)
+def test_filter_allows_names_that_its_rules_choose(
+    given: dict[str, Any], allowed: list[tuple[str, ...]], refused: list[tuple[str, ...]]
+) -> None:
+    names = Filter.create(**given)
+    assert [one for one in (*allowed, *refused) if names.allows(*one)] == allowed
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from binlog import envelope
@@ -15,12 +17,13 @@ from binlog.runtime.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
 
+import drainer.pipeline as pipeline_module
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.large_transaction import LargePuller, sections
 from drainer.apply.progress import Progress
 from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
-from drainer.pipeline import Pipeline
+from drainer.pipeline import Pipeline, return_freed_memory
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.pull import pull
 from drainer.pumps.spool import NotServed, Spool
@@ -296,3 +299,53 @@ def test_large_transaction_that_fails_midway_leaves_nothing_and_is_repeated() ->
     assert pipeline.position_ts == largest - 1
     pipeline.run(PlannedBatch(largest - 1, recording.end, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert store.rows == recording.whole.rows
+
+
+# What a large transaction leaves of memory in the driver.
+
+
+BLOCK = 100_000  # below the size from which glibc maps each block by itself
+BLOCKS = 64 * MIB // BLOCK
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is a function of glibc")
+def test_freed_memory_is_returned_to_system_while_some_is_in_use() -> None:
+    return_freed_memory()
+    before = resident_bytes()
+    blocks = [b"x" * BLOCK for _ in range(BLOCKS)]
+    assert resident_bytes() - before > 48 * MIB
+    kept = blocks[::20]
+    del blocks
+    return_freed_memory()
+    assert resident_bytes() - before < 32 * MIB
+    assert len(kept) == len(range(0, BLOCKS, 20))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_driver_returns_memory_after_large_transaction(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """After its binlogs have been closed, whether it was applied or not."""
+    events: list[str] = []
+    monkeypatch.setattr(pipeline_module, "return_freed_memory", lambda: events.append("returned"))
+
+    @contextlib.contextmanager
+    def pull_large(_plan: Any, _progress: Any) -> Iterator[list[Any]]:
+        try:
+            if fails:
+                raise OSError("no room for the file")
+            yield []
+        finally:
+            events.append("closed")
+
+    destination = MemorySink(Store())
+    destination.open(WHO, initial_ts=0)
+    provider = StubProvider(Schema.open(JobHistory([]), position_ts=0))
+    pipeline = Pipeline(destination, provider, CUT, position_ts=0, pull_large=pull_large, piece_bytes_max=MIB)
+    with contextlib.suppress(OSError):
+        pipeline.run(PlannedBatch(0, 10, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+    assert events == ["closed", "returned"]
+    pipeline.run(PlannedBatch(pipeline.position_ts, 20, Mode.DRIVER, (), 1), LocalBatch([], 0, 0))
+    assert events == ["closed", "returned"]

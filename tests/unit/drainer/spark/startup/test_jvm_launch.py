@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from pyspark import SparkConf
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup.java import SparkUnavailable
-from drainer.spark.startup.jvm_launch import connect, properties, start
+from drainer.spark.startup.jvm_launch import connect, forking, properties, start
+from drainer.spark.startup.session_opening import Opening
 from tests.support.servers import free_port, wait_until
 
 
@@ -92,3 +96,110 @@ def _property(line: str) -> tuple[str, str]:
     named = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
     name, value = (re.sub(r"\\(.)", lambda one: named.get(one[1], one[1]), part) for part in found.groups())
     return name, value
+
+
+# When Spark's Python processes are forked, and when Spark runs Python itself.
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is for Linux")
+
+
+@pytest.fixture(autouse=True)
+def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+@on_linux
+def test_local_spark_gets_fork_client_that_runs_as_python(tmp_path: Path) -> None:
+    place = tmp_path / "it's a folder"
+    place.mkdir()
+    found = forking(place, "local[2]", {})
+    assert found is not None
+    assert found.server[:3] == (sys.executable, "-m", "drainer.spark.startup.fork_server")
+    ran = subprocess.run([found.python, "-c", "print('no server yet')"], capture_output=True, text=True, check=True)
+    assert ran.stdout == "no server yet\n"
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("master", "conf"),
+    [("spark://h:7077", {}), ("k8s://h", {}), ("local[2]", {"spark.pyspark.python": "/usr/bin/another"})],
+)
+def test_forking_is_off_for_cluster_or_other_interpreter(tmp_path: Path, master: str, conf: dict[str, str]) -> None:
+    assert forking(tmp_path, master, conf) is None
+    assert not list(tmp_path.iterdir())
+
+
+@on_linux
+def test_forking_is_off_with_path_too_long_for_socket(tmp_path: Path) -> None:
+    place = tmp_path / ("x" * 100)
+    place.mkdir()
+    assert forking(place, "local[2]", {}) is None
+
+
+@on_linux
+def test_forking_is_off_with_folder_without_execute_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.X_OK)
+    assert forking(tmp_path, "local[2]", {}) is None
+
+
+# Spark's start beside the daemon's own: who asks for the session gets it or the reason, and nothing is left of it.
+
+
+LOCAL = "local[1]"
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A JVM that never tells of its gateway; its folder holds `pid`."""
+    for name, value in spark_home(tmp_path, "exec sleep 600").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("drainer.spark.startup.jvm_launch.check_java", lambda: "17")
+    return tmp_path
+
+
+def test_jvm_starts_before_session_is_requested(waiting: Path) -> None:
+    opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={})
+    try:
+        wait_until(lambda: (waiting / "pid").exists() and started(waiting), deadline_s=180, what="the JVM runs")
+    finally:
+        opening.close()
+    wait_until(lambda: not started(waiting), what="it ended")
+
+
+def test_session_start_that_is_stopped_ends_jvm(waiting: Path) -> None:
+    stop = threading.Event()
+    opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={}, stopping=stop.is_set)
+    try:
+        wait_until(lambda: (waiting / "pid").exists(), deadline_s=180, what="the JVM runs")
+        stop.set()
+        with pytest.raises(Stopped):
+            opening.session()
+        wait_until(lambda: not started(waiting), what="it ended")
+    finally:
+        opening.close()
+
+
+def test_session_requested_after_close_raises_stopped(waiting: Path) -> None:
+    opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={})
+    opening.close()
+    opening.close()
+    with pytest.raises(Stopped):
+        opening.session()
+
+
+def test_session_request_raises_reason_of_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    opening = Opening(master=LOCAL, output=tmp_path / "spark.log", conf={})
+    with pytest.raises(SparkUnavailable, match="openjdk-17-jre-headless"):
+        opening.session()
+    opening.close()
+    assert not (tmp_path / "spark.log").exists()
+
+
+def test_early_start_imports_no_slow_modules() -> None:
+    """pyspark and its kin take half a second and more, the clients of etcd and the destination as much again."""
+    code = "import sys, drainer.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    slow = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "aiohttp", "aetcd", "pymysql", "sqlite3"}
+    assert not slow & set(done.stdout.split())

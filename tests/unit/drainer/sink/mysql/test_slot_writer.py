@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
+from drainer.sink import retry
 from drainer.sink.errors import DataError
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import Retry
+from drainer.sink.mysql.rows import slot_writer
 from drainer.sink.mysql.rows.chunks import Chunk
 from drainer.sink.mysql.rows.slot_writer import beginning, blame
+from drainer.sink.retry import TRIES_REPORTED, Failures
 from tests.support.net_rows import net_columns
 
 TABLES = [TableShape(n, "d", f"t{n}", ("k", "v"), (0,), (), ()) for n in (1, 2)]
@@ -52,3 +61,30 @@ def test_blame_of_ordered_changes_names_commit_ts() -> None:
 def test_beginning_of_chunk_holds_its_first_rows(first: int, second: int, rows: int) -> None:
     chunk = chunk_of(first, second)
     assert rows_of(beginning(chunk, rows)) == rows_of(chunk)[:rows]
+
+
+# A slot that has failed and then succeeds fails no more, for the status.
+
+
+def test_slot_that_succeeds_after_failures_is_cleared_from_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = Failures()
+    monkeypatch.setattr(retry, "FAILURES", failures)
+    monkeypatch.setattr(retry, "_PAUSE_S_FIRST", 0.001)
+    tries = 0
+
+    def done(_run: object) -> int:
+        nonlocal tries
+        tries += 1
+        if tries <= TRIES_REPORTED:
+            raise Retry("deadlock")
+        assert failures.now is not None and failures.now.what.startswith("slot 3 of (10, 20] in h:3306")
+        return 0
+
+    for name, to in (("_done", done), ("_from", lambda *_: None), ("_keep", lambda *_: None)):
+        monkeypatch.setattr(slot_writer._SlotRun, name, to)
+    target: Any = SimpleNamespace(
+        config=ServerConfig(host="h"), intent=SimpleNamespace(after_ts=10, until_ts=20, chunk_rows=1)
+    )
+    receipt = slot_writer._SlotRun(target, 3, [], 60.0).run()
+    assert (receipt.slot, tries) == (3, TRIES_REPORTED + 1)
+    assert failures.now is None and failures.last is not None

@@ -35,6 +35,12 @@ from tests.unit.drainer.changes.test_segment import histories
 
 FIRST = table([("id", INT), ("v", INT)], handle="id", table_id=100, name="first")
 SECOND = table([("id", INT)], table_id=101, name="second")  # without a key
+# Rows of FIRST show by their values which table they are of, so they travel undecoded.
+RELOCATED = replace(
+    view_of(FIRST, SECOND),
+    relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
+    relocated_ids={FIRST.id: FIRST.id},
+)
 
 Change = tuple[object, ...]
 
@@ -66,6 +72,14 @@ def whole(view: SchemaView, payloads: Iterable[bytes]) -> ChangeSegment:
     builder = StreamDecoder(view).builder()
     builder.add_all(payloads)
     return builder.finish(0, 1)
+
+
+def blob_of(info: TableInfo, payloads: Iterable[bytes]) -> bytes:
+    """The changes of all binlogs, in one slot."""
+    cutter = StreamDecoder(view_of(info)).cutter(1, by_parity)
+    cutter.add_all(payloads)
+    (blob,) = cutter.cut().values()
+    return blob
 
 
 def by_parity(changes: Changes, slots: int) -> tuple[Ints]:
@@ -149,19 +163,14 @@ def unpack_streams_of(blob: bytes) -> list[memoryview]:
 
 
 def test_undecoded_rows_of_several_runs_share_blob() -> None:
-    view = replace(
-        view_of(FIRST, SECOND),
-        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
-        relocated_ids={FIRST.id: FIRST.id},
-    )
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
-    cutter = StreamDecoder(view).cutter(2, by_parity)
+    cutter = StreamDecoder(RELOCATED).cutter(2, by_parity)
     for begin in range(0, 9, 3):
         cutter.add_in_order(payloads[begin : begin + 3], stream.FLUSH_BYTES)
         assert not cutter._payloads
     blobs = cutter.cut()
-    found = [one for blob in blobs.values() for one in listed(merge(StreamDecoder(view), [blob], 0, 1))]
-    assert sorted(found, key=lambda one: one[2]) == expected(view, payloads)  # type: ignore[arg-type,return-value]
+    found = [one for blob in blobs.values() for one in listed(merge(StreamDecoder(RELOCATED), [blob], 0, 1))]
+    assert sorted(found, key=lambda one: one[2]) == expected(RELOCATED, payloads)  # type: ignore[arg-type,return-value]
 
 
 def test_blob_that_ends_before_its_last_run_is_refused() -> None:
@@ -294,9 +303,7 @@ def test_stored_generated_columns_are_decoded_only_when_wanted(rows_min: int) ->
 def test_shares_of_slot_are_merged_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SHARE_BYTES_MAX", 40)
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
-    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
-    cutter.add_all(payloads)
-    (blob,) = cutter.cut().values()
+    blob = blob_of(FIRST, payloads)
     segment = merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)
     assert len(segment.changes) == 8  # 16 bytes each, two or three of which begin in 40
     assert listed(segment) == expected(view_of(FIRST), payloads)
@@ -315,53 +322,39 @@ def test_transaction_in_pieces_keeps_order_of_its_changes() -> None:
 
 
 def test_relocated_rows_are_decoded_for_their_table() -> None:
-    view = replace(
-        view_of(FIRST, SECOND),
-        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
-        relocated_ids={FIRST.id: FIRST.id},
-    )
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(3)]
-    found = listed(whole(view, payloads))
-    assert found == expected(view, payloads)
+    found = listed(whole(RELOCATED, payloads))
+    assert found == expected(RELOCATED, payloads)
     assert len(found) == 3
 
 
 def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that say themselves which table they are of travel as they are; others, between them, as columns."""
-    view = replace(
-        view_of(FIRST, SECOND),
-        relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
-        relocated_ids={FIRST.id: FIRST.id},
-    )
     steps = [(FIRST, put(n, n)) if n % 2 else (SECOND, ("insert", {}, {1: n})) for n in range(20)]
     payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     blobs: list[bytes] = []
     for share in (payloads[:12], payloads[8:]):  # some transactions are in both parts
-        cutter = StreamDecoder(view).cutter(1, by_parity)
+        cutter = StreamDecoder(RELOCATED).cutter(1, by_parity)
         cutter.add_all(share[::-1])
         blobs += cutter.cut().values()
     parts = [unpack_blob(blob) for blob in blobs]
     assert all(part.raw is not None and part.groups for part in parts)
     for limit in (1 << 20, 40):
         monkeypatch.setattr(stream, "SHARE_BYTES_MAX", limit)
-        merged = merge(StreamDecoder(view), blobs, 0, 1)
-        assert listed(merged) == expected(view, payloads)
+        merged = merge(StreamDecoder(RELOCATED), blobs, 0, 1)
+        assert listed(merged) == expected(RELOCATED, payloads)
         assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
 
 
 def test_merged_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
-    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
-    cutter.add_all(payloads)
-    (blob,) = cutter.cut().values()
+    blob = blob_of(FIRST, payloads)
     monkeypatch.setattr(StreamDecoder, "decode", None)
     assert listed(merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)) == expected(view_of(FIRST), payloads)
 
 
 def test_blob_of_another_table_schema_is_refused() -> None:
-    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
-    cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
-    (blob,) = cutter.cut().values()
+    blob = blob_of(FIRST, [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
     wider = table([("id", INT), ("v", INT), ("w", INT)], handle="id", table_id=100, name="first")
     with pytest.raises(BlobError, match="rows of table 100 have other columns"):
         merge(StreamDecoder(view_of(wider)), [blob], 0, 1)
@@ -371,11 +364,8 @@ def test_blob_of_another_table_schema_is_refused() -> None:
 
 def test_blob_with_text_offsets_beyond_its_bytes_is_refused() -> None:
     texts = table([("id", INT), ("text", TEXT)], handle="id", table_id=102, name="texts")
-    cutter = StreamDecoder(view_of(texts)).cutter(1, by_both_images)
-    for n in range(2):
-        step: Step = ("insert", {}, {1: n, 2: b"12345678"})
-        cutter.add_all([transaction([(texts, step)], commit_ts=BEGIN_TS + n)])
-    (blob,) = cutter.cut().values()
+    steps: list[Step] = [("insert", {}, {1: n, 2: b"12345678"}) for n in range(2)]
+    blob = blob_of(texts, [transaction([(texts, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
     offsets = struct.pack("<iii", 0, 8, 16)
     assert blob.count(offsets) == 1
     with pytest.raises(BlobError, match="is damaged"):
@@ -385,9 +375,7 @@ def test_blob_with_text_offsets_beyond_its_bytes_is_refused() -> None:
 @given(data=st.data())
 def test_blob_with_changed_bytes_raises_only_blob_or_schema_error(data: st.DataObject) -> None:
     steps: list[Step] = [put(1, 7), ("update", {1: 1, 2: 7}, {1: 1, 2: 8}), ("delete", {1: 1, 2: 8}, {})]
-    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
-    cutter.add_all([transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
-    (blob,) = cutter.cut().values()
+    blob = blob_of(FIRST, [transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
     changed = bytearray(blob)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
@@ -426,9 +414,7 @@ def test_cut_binlog_in_stream_is_refused() -> None:
 
 
 def test_blob_cut_at_any_byte_or_of_another_version_is_refused() -> None:
-    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
-    cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
-    (blob,) = cutter.cut().values()
+    blob = blob_of(FIRST, [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
     decoder = StreamDecoder(view_of(FIRST))
     assert merge(decoder, [blob], 0, 1).change_count == 1
     end = blob.rindex(b"\xff\xff\xff\xff")  # the end of the stream, which a reader does not need

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 from binlog.tidb.datum import Datum
@@ -21,14 +20,10 @@ from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, in_parts, not_null, table, transaction, view_of
-from tests.support.slot_of import slot_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})
-# A text key that ignores trailing spaces.
-PADDED = table([("k", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["k"]}, clustered=True)
-UNCLUSTERED = table([("a", not_null(INT)), ("b", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["a", "b"]})
 
 
 @dataclass
@@ -154,38 +149,6 @@ def replace(rows: dict[int, tuple[object, ...]], net: NetRow) -> None:
         rows[net.row[0]] = net.row  # type: ignore[index,assignment]
 
 
-@given(seed=st.integers(0, 2**32), parts=st.integers(1, 4), slots=st.integers(1, 5))
-def test_folded_parts_merge_to_the_same_rows_however_cut(seed: int, parts: int, slots: int) -> None:
-    """Rules 16 and 19: parts cut anywhere, transactions in two parts, blobs in any order."""
-    dice = random.Random(seed)
-    upstream = Upstream(dice)
-    for _ in range(30):
-        upstream.step()
-    blobs: dict[int, list[bytes]] = {}
-    for part in in_parts(upstream.payloads, parts, dice):
-        builder = cutter(SHOP)
-        if dice.random() < 0.5:
-            builder.add_all(dice.sample(part, len(part)))
-        else:
-            for message in messages(part, dice):
-                builder.add_in_order(message, sum(map(len, message)))
-        for slot, blob in builder.cut(slots).items():
-            blobs.setdefault(slot, []).append(blob)
-    every: list[NetRow] = []
-    for slot, found in blobs.items():
-        rows = net_rows(merged(dice.sample(found, len(found))))
-        assert rows == sorted(rows)
-        assert all(slot_of(SHOP.id, net.identity, slots) == slot for net in rows)
-        every += rows
-    assert sorted(every) == net_rows(work_of(view_of(SHOP), upstream.payloads))
-
-
-def messages(payloads: Sequence[bytes], dice: random.Random) -> list[Sequence[bytes]]:
-    """As a pump sends them: in order, cut anywhere."""
-    cuts = sorted(dice.choices(range(len(payloads) + 1), k=5))
-    return [payloads[low:high] for low, high in pairwise([0, *cuts, len(payloads)])]
-
-
 def test_net_row_has_kind_of_its_first_change() -> None:
     """An insert is known not to exist yet; a moved row is a delete and an insert."""
     rows = {n: {1: n, 2: None, 3: b"v"} for n in range(1, 6)}
@@ -217,32 +180,6 @@ def test_net_row_has_kind_of_its_first_change() -> None:
     assert work.source_bytes == len(payload)
 
 
-def test_every_old_spelling_of_padded_key_is_deleted() -> None:
-    """Rule 10: every old byte image is deleted, the one to be written is not."""
-    written = [{1: b"a" + b" " * n, 2: n} for n in range(3)]
-    steps: list[Step] = [
-        ("update", written[0], written[1]),
-        ("update", written[1], written[2]),
-        ("insert", {}, {1: b"b ", 2: 1}),
-        ("delete", {1: b"b ", 2: 1}, {}),
-        ("insert", {}, {1: b"b", 2: 2}),
-        ("delete", {1: b"c", 2: 1}, {}),
-    ]
-    payloads = [transaction([(PADDED, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    whole = net_rows(work_of(view_of(PADDED), payloads))
-    assert [(net.identity, net.row, net.stale) for net in whole] == [
-        (b"a", b"('a  ',2)", (b"('a ')", b"('a')")),
-        (b"b", b"('b',2)", (b"('b ')",)),
-        (b"c", None, (b"('c')",)),
-    ]
-    shape = work_of(view_of(PADDED), payloads).folded[0].shape
-    assert shape.has_text_key
-    for cut in range(len(payloads) + 1):
-        work = merged(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))
-        assert net_rows(work) == whole
-        assert work.folded[0].shape == shape  # with upstream's collations
-
-
 def test_merged_slot_has_the_same_table_shape() -> None:
     """Its collations, how many digits upstream keeps, and of what family its columns are."""
     kinds = [("k", not_null(TEXT)), ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)), ("j", FieldType(Tp.JSON))]
@@ -251,17 +188,8 @@ def test_merged_slot_has_the_same_table_shape() -> None:
     shape = work_of(view_of(info), payloads).folded[0].shape
     assert shape.fractions == (0, 4, 0)
     assert shape.type_classes == ("text", "decimal", "json")
+    assert shape.has_text_key
     assert merged(blobs_of(info, [payloads])).folded[0].shape == shape
-
-
-def test_composite_key_identities_keep_their_parts_apart() -> None:
-    rows = [{1: 1, 2: b"x", 3: 0}, {1: 1, 2: b"x\0", 3: 0}, {1: 2, 2: b"", 3: 0}]
-    payload = transaction([(UNCLUSTERED, ("insert", {}, row)) for row in rows], commit_ts=BEGIN_TS)
-    found = net_rows(work_of(view_of(UNCLUSTERED), [payload]))
-    assert len({net.identity for net in found}) == 3
-    deleted = transaction([(UNCLUSTERED, ("delete", row, {})) for row in rows], commit_ts=BEGIN_TS + 1)
-    dead = net_rows(work_of(view_of(UNCLUSTERED), [deleted, payload]))
-    assert [net.stale for net in dead] == [(b"(1,'x')",), (b"(1,'x\0')",), (b"(2,'')",)]
 
 
 def test_later_row_of_one_key_wins() -> None:

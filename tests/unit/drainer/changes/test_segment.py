@@ -134,14 +134,15 @@ def test_folded_column_parts_merge_to_the_same_rows(
     data: st.DataObject, info: TableInfo, parts: int, slots: int, in_order: bool, flush: bool, rows_min: int
 ) -> None:
     """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts with too few rows for columns,
-    blobs in any order, each key in its slot."""
+    binlogs that are not added in order and blobs in any order, each key in its slot."""
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
     flush_bytes = 1 if flush else FLUSH_BYTES
-    blobs = cut(
-        view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min, flush_bytes=flush_bytes
-    )
+    shares = in_parts(payloads, parts, dice)
+    for share in () if in_order else shares:
+        dice.shuffle(share)
+    blobs = cut(view, shares, slots, in_order=in_order, rows_min=rows_min, flush_bytes=flush_bytes)
     rows: list[NetRow] = []
     for slot, found in blobs.items():
         work = merge_slot(dice.sample(found, len(found)), SQL_TEXT)

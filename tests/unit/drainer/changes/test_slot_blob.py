@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import HASH_VERSION, PIECE_BYTES_MAX, BlobError, cut_blob, join_blobs, write_blobs
-from drainer.changes.slots import merge_slot
 from drainer.row.key import identity
-from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.source.executor import slotted
-from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 from tests.support.slot_of import slot_of
 
 
@@ -81,15 +77,3 @@ def test_integer_identities_sort_as_numbers() -> None:
     """Rows go into a clustered table in the order of its key."""
     numbers = [-(2**63), -5, -1, 0, 1, 255, 256, 2**63 - 1, 2**64 - 1]
     assert sorted(numbers, key=identity) == numbers
-
-
-@pytest.mark.parametrize("cut", [0, 1, 5, -1])
-def test_damaged_slot_blob_is_refused(cut: int) -> None:
-    bare = table([("id", INT)], handle="id")
-    builder = SegmentCutter(SegmentDecoder(view_of(bare), SQL_TEXT))
-    builder.add_all([transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS)])
-    (blob,) = builder.cut(1).values()
-    with pytest.raises(BlobError, match="blob"):
-        merge_slot([blob[:cut]], SQL_TEXT)
-    with pytest.raises(BlobError, match="version"):
-        merge_slot([b"\x63" + blob[1:]], SQL_TEXT)

@@ -48,15 +48,6 @@ def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
     return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
 
 
-def test_row_of_old_schema_gets_default_of_added_column() -> None:
-    """By column id, with the default of the column it lacks."""
-    view = altered(OLD, NEW)
-    insert = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
-    update = transaction([(OLD, ("update", ROW, {**ROW, 3: b"z"}))], commit_ts=BEGIN_TS + 1)
-    other = transaction([(OLD, ("insert", {}, {**ROW, 1: 2}))], commit_ts=BEGIN_TS + 2)
-    assert rows_of(view, insert, update, other) == [b"(1,'z',7)", b"(2,'y',7)"]
-
-
 def test_rows_of_old_and_new_schema_fold_under_one_key() -> None:
     view = altered(OLD, NEW)
     old = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
@@ -169,11 +160,6 @@ def test_row_cut_at_any_byte_is_refused_with_table_and_commit_ts() -> None:
             codec.insert(row, 0, end, 5)
 
 
-def test_row_with_only_handle_column_is_read() -> None:
-    only = table([("id", INT)], handle="id")
-    assert rows_of(view_of(only), transaction([(only, ("insert", {}, {1: -5}))], commit_ts=BEGIN_TS)) == [b"(-5)"]
-
-
 def test_handle_wins_over_its_column_repeated_in_row() -> None:
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
@@ -217,11 +203,6 @@ def test_table_shape_has_fraction_digits_and_type_classes() -> None:
     assert codec is not None and codec.shape.fractions == (4, 6, 3, 2, 0, 0, 0)
     times = ("datetime", "datetime", "time", "datetime")
     assert codec.shape.type_classes == ("decimal", *times, "float", "text")
-
-
-def test_text_with_invalid_utf8_is_written_in_hex() -> None:
-    payload = transaction([(OLD, ("insert", {}, {1: 1, 2: b"\xff'", 3: "é'\\".encode()}))], commit_ts=BEGIN_TS)
-    assert rows_of(view_of(OLD), payload) == [b"(1,x'ff27','" + "é".encode() + b"\\'\\\\')"]
 
 
 def test_value_of_wrong_type_is_refused_with_its_column() -> None:

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from binlog.envelope import encode_binlog
 from binlog.runtime.security import Security
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drainer.changes.slot_blob import BlobError, folder_of, join_blobs, write_blobs
 from drainer.pumps.watermark import Counted, PumpRange, RangeDiffers
@@ -30,15 +28,6 @@ from tests.support.stub_pump import StubPump
 
 BASE = 1 << 60
 INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
-
-
-@given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=50)), max_size=4))
-def test_blobs_of_several_tasks_are_read_back_from_files(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
-    written = [write_blobs(str(tmp_path), slots) for slots in tasks]
-    for slots, references in zip(tasks, written, strict=True):
-        assert {slot: join_blobs([one]) for slot, one in references.items()} == {
-            slot: [blob] for slot, blob in slots.items()
-        }
 
 
 def test_blob_file_has_its_head_before_each_blob(tmp_path: Path) -> None:

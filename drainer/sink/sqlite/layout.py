@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from binlog.tidb.column import ColumnInfo
@@ -19,6 +19,7 @@ from binlog.tidb.index import IndexInfo
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
+from drainer.ddl.table_diff import all_indexes
 from drainer.row.layout import replicated
 from drainer.sink.errors import DestinationRefused
 
@@ -98,7 +99,7 @@ def create_table(name: str, table: TableInfo) -> str:
 def indexes(name: str, table: TableInfo) -> dict[str, str]:
     """Index name → CREATE INDEX, for every public index that SQLite can have."""
     found: dict[str, str] = {}
-    for index in _all_indexes(table):
+    for index in all_indexes(table):
         if not _indexable(table, index) or (index.primary and primary_key(table)):
             continue
         index_name = f"{name}.{index.name}"
@@ -106,12 +107,6 @@ def indexes(name: str, table: TableInfo) -> dict[str, str]:
         columns = ", ".join(_part(table.columns[part.offset], part.length) for part in index.columns)
         found[index_name] = f"CREATE {unique}INDEX {quote(index_name)} ON {quote(name)} ({columns})"
     return found
-
-
-def _all_indexes(table: TableInfo) -> Sequence[IndexInfo]:
-    primary = table.primary_index()
-    others = [index for index in table.indexes if index.is_public and not index.primary]
-    return [primary, *others] if primary is not None and primary.is_public else others
 
 
 def _indexable(table: TableInfo, index: IndexInfo) -> bool:

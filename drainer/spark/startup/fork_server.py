@@ -28,15 +28,14 @@ import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from drainer.spark.startup.supervisor import PR_SET_PDEATHSIG, prctl
+from drainer.spark.startup.supervisor import PR_SET_PDEATHSIG, ended, prctl
 
 FORKED = b"F"
 FILES = 3
-_KILLED = 128  # plus the number of the signal, as in a shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +141,12 @@ class ForkServer:
                 self._selector.unregister(self._children[pid])
 
     def _reap(self) -> None:
-        for pid, status in _ended():
+        for pid, code in ended():
             connection = self._children.pop(pid)
             with contextlib.suppress(KeyError):
                 self._selector.unregister(connection)
-            found = os.waitstatus_to_exitcode(status)
             with contextlib.suppress(OSError):
-                connection.send(bytes([found if found >= 0 else _KILLED - found]))
+                connection.send(bytes([code]))
             connection.close()
 
 
@@ -183,15 +181,6 @@ def _exit_code(found: object) -> int:
         return (found or 0) & 0xFF
     sys.stderr.write(f"{found}\n")
     return 1
-
-
-def _ended() -> Iterator[tuple[int, int]]:
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            yield pid, status
 
 
 def _say(text: str) -> None:

@@ -23,6 +23,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -89,7 +90,7 @@ def _watch(drainer: int, child: int, woken: int) -> int | None:
     poll.register(woken, select.POLLIN)
     closed = False
     while True:
-        code = _reap(child)
+        code = dict(ended()).get(child)
         if code is not None:
             return code
         # A changed parent id means that the drainer has ended, also before this loop began.
@@ -103,18 +104,12 @@ def _watch(drainer: int, child: int, woken: int) -> int | None:
                 poll.unregister(0)
 
 
-def _reap(child: int) -> int | None:
-    """Reap all ended children; returns the exit code of `child` if it is among them."""
-    code = None
+def ended() -> Iterator[tuple[int, int]]:
+    """Reap all ended children, and yield (process id, exit code, or 128 + the signal that ended it) of each."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            if pid == child:
-                found = os.waitstatus_to_exitcode(status)
-                code = found if found >= 0 else 128 - found
-    return code
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            code = os.waitstatus_to_exitcode(found[1])
+            yield found[0], code if code >= 0 else 128 - code
 
 
 def _kill_descendants(child: int | None) -> None:

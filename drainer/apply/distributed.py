@@ -10,10 +10,9 @@ a sound stream may violate a key that a DDL is dropping; from the start of such 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
@@ -33,8 +32,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, DestinationDown
 from drainer.sink.retry import TASK_RETRY_S, TASK_RETRY_S_MAX, RetryDeadline
-
-T = TypeVar("T")
 
 _log = get_logger(__name__)
 
@@ -156,7 +153,7 @@ class DistributedBatches:
         while writer is not None:
             job = DistributedJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
-                receipts = self._repeated(partial(_written, micro_batch, job))
+                receipts = self._written(micro_batch, job)
             except DataError as error:
                 self._name(error, plan, micro_batch)
                 raise
@@ -171,16 +168,16 @@ class DistributedBatches:
         self._progress.left_out += left_out
         return True
 
-    def _repeated(self, job: Callable[[float], T]) -> T:
-        """Run a job, again and again while its tasks give up because the destination fails. What they have committed
-        stays committed, and the next run skips it. `job` is called with the time after which a task gives up.
+    def _written(self, micro_batch: MicroBatch, job: DistributedJob) -> Sequence[Receipt]:
+        """Run a job, again and again while its tasks give up because the destination fails, each time later. What they
+        have committed stays committed, and the next run skips it.
 
         Raises Stopped, and DestinationDown if it fails for as long as the sink retries."""
         patience = RetryDeadline("batch", self._parallel().retry_for_s, self._stop)
         task_s = TASK_RETRY_S
         while True:
             try:
-                found = job(task_s)
+                found = micro_batch.distribute(replace(job, retry_for_s=task_s))
             except DestinationDown as error:
                 if not self._parallel().retry_for_s:
                     raise
@@ -291,7 +288,3 @@ class DistributedBatches:
                 self._provider.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
-
-
-def _written(micro_batch: MicroBatch, job: DistributedJob, task_s: float) -> Sequence[Receipt]:
-    return micro_batch.distribute(replace(job, retry_for_s=task_s))

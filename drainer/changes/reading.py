@@ -44,11 +44,8 @@ class _Found:
     missing: Mask
 
 
-@dataclass
-class _Image:
-    """The columns of one image of the rows, by target."""
-
-    columns: dict[int, _Found]
+# The columns of one image of the rows, by target.
+_Image = dict[int, _Found]
 
 
 class RowReader:
@@ -89,8 +86,8 @@ class RowReader:
         at, _ = self._behind_rowid(buffer, at)
         for target, found in given.items():
             if target in wanted:
-                own = image.columns.get(target)
-                image.columns[target] = found if own is None or self._layout.handle[0].kind is None else _or(own, found)
+                own = image.get(target)
+                image[target] = found if own is None or self._layout.handle[0].kind is None else _or(own, found)
         good &= at == end
         return good, self._arrays(buffer, image, good, wanted)
 
@@ -117,10 +114,10 @@ class RowReader:
         good &= at == end
         return good, self._arrays(buffer, image, good, wanted)
 
-    def _read_handle(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask, dict[int, _Found]]:
+    def _read_handle(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask, _Image]:
         """Read the datums in front of an inserted row, and return what they fill, by target."""
         good = np.ones(len(at), np.bool_)
-        given: dict[int, _Found] = {}
+        given: _Image = {}
         none = np.zeros(len(at), np.bool_)
         for part, reader in zip(self._layout.handle, self._handle, strict=True):
             assert reader is not None
@@ -139,7 +136,7 @@ class RowReader:
         self, buffer: Buffer, at: Ints, good: Mask, wanted: Sequence[int], *, insert: bool, strict: Sequence[int]
     ) -> tuple[_Image, Ints, Mask]:
         """Read all columns of one image, from `at` on. `strict`: the targets that must all be present."""
-        found: dict[int, _Found] = {}
+        found: _Image = {}
         for column in self._columns:
             stored = column.stored
             if insert and not stored.in_insert:
@@ -164,7 +161,7 @@ class RowReader:
             if is_wanted:
                 found[stored.target] = _Found(raw, null, missing)
             at = np.clip(at + moved, 0, buffer.limit)
-        return _Image(found), at, good
+        return found, at, good
 
     def _behind_rowid(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask]:
         """Return where rows without a clustered key end, and which of them have a rowid at the end."""
@@ -187,7 +184,7 @@ class RowReader:
         for target in wanted:
             kind = self._layout.targets[target].column_type.decoded_type
             default = pa.scalar(self._layout.targets[target].default, kind)
-            found = image.columns.get(target)
+            found = image.get(target)
             if found is None:
                 arrays.append(pa.repeat(default, count))
                 continue

@@ -28,7 +28,7 @@ from drainer.schema.history.status_port import BURST, PAGE_JOBS, Pace, UrlSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.service.daemon import job_sources
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, Pair
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
@@ -67,7 +67,7 @@ class Port:
 
 
 @contextmanager
-def serving(port: Port) -> Iterator[str]:
+def serving(port: Port, pair: Pair | None = None) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = port.answer(self.path)
@@ -80,10 +80,14 @@ def serving(port: Port) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if pair is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.cert, pair.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http{'s' if pair else ''}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
@@ -253,40 +257,18 @@ async def test_https_status_port_certificate_is_verified_with_configured_ca(tmp_
     """As etcd and pumps are: a TiDB's certificate is of the cluster's own authority."""
     (tmp_path / "other").mkdir()
     ours, stranger = Authority(tmp_path), Authority(tmp_path / "other", "stranger")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Empty)
-    pair = ours.issue("status")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.cert, pair.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
 
-    async def jobs(authority: Authority | None) -> int:
+    async def jobs(url: str, authority: Authority | None) -> int:
         security = {"ssl-ca": str(authority.ca)} if authority else {}
-        url = f"https://127.0.0.1:{server.server_port}"
         config = Config.model_validate({"security": security, "schema": {"history-url": url}})
         (source,) = (found for found in job_sources(config, MemoryEtcd()) if isinstance(found, UrlSource))
         return len(await source.refresh())
 
-    try:
-        assert await jobs(ours) == 0
+    with serving(Port("down"), ours.issue("status")) as url:
+        assert await jobs(url, ours) == 0
         for wrong in (stranger, None):
             with pytest.raises(HistoryBroken, match="certificate verify failed"):
-                await jobs(wrong)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)
-
-
-class _Empty(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"[]")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+                await jobs(url, wrong)
 
 
 # DDL history from a file.

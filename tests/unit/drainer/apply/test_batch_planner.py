@@ -49,6 +49,24 @@ def seen(*marks: PumpMark) -> Watermark:
     return watermark_of(marks, floor_ts=0)
 
 
+def planned(
+    *marks: PumpMark, after_ts: int = 50, asked: BatchLimits = ASKED, sizes: Sizes = SIZES, **more: int
+) -> object:
+    return decide(seen(*marks), after_ts=after_ts, asked=asked, sizes=sizes, **more)
+
+
+def batch(*marks: PumpMark, **more: Any) -> PlannedBatch:
+    found = planned(*marks, **more)
+    assert isinstance(found, PlannedBatch)
+    return found
+
+
+def end(*marks: PumpMark, **more: Any) -> tuple[Mode, int]:
+    """Of the planned batch: its mode, and where it ends."""
+    found = batch(*marks, **more)
+    return found.mode, found.until_ts
+
+
 def test_first_limits_stop_at_next_ddl_or_schema_version() -> None:
     assert BatchLimits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
 
@@ -58,42 +76,37 @@ def test_destination_without_distribution_gets_only_batches_in_driver() -> None:
     asked = first_limits(sizes, schema_version=3, pumps=2)
     assert asked == BatchLimits(4000, 50, large_bytes_min=4 << 20)
     full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
-    plan = decide(seen(full), after_ts=10, asked=asked, sizes=sizes)
-    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER and plan.until_ts == 60
+    assert end(full, after_ts=10, asked=asked, sizes=sizes) == (Mode.DRIVER, 60)
 
 
 def test_planner_without_new_binlogs_decides_nothing() -> None:
-    assert decide(seen(mark(), mark("b")), after_ts=100, asked=ASKED, sizes=SIZES) is None
+    assert planned(mark(), mark("b"), after_ts=100) is None
 
 
 def test_planner_without_data_advances_position() -> None:
-    found = decide(seen(mark(), mark("b", resolved_ts=90, end_ts=90)), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert found == MovePosition(90)
+    assert planned(mark(), mark("b", resolved_ts=90, end_ts=90)) == MovePosition(90)
 
 
 def test_position_0_begins_at_purge_point() -> None:
     """`initial-commit-ts = 0` begins with the oldest binlog that is sure to be there; a position stays an error."""
     marks = mark(batch_bytes=300, batch_count=2, purged_ts=40), mark("b", purged_ts=30)
-    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == MovePosition(40)
-    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES, ceiling_ts=20) == MovePosition(20)
-    assert isinstance(decide(seen(*marks), after_ts=40, asked=ASKED, sizes=SIZES), PlannedBatch)
+    assert planned(*marks, after_ts=0) == MovePosition(40)
+    assert planned(*marks, after_ts=0, ceiling_ts=20) == MovePosition(20)
+    assert isinstance(planned(*marks, after_ts=40), PlannedBatch)
     behind = mark("b", resolved_ts=35, end_ts=35)
-    assert decide(seen(marks[0], behind), after_ts=0, asked=ASKED, sizes=SIZES) is None
-    whole = decide(seen(mark(batch_bytes=300, batch_count=2)), after_ts=0, asked=ASKED, sizes=SIZES)
-    assert isinstance(whole, PlannedBatch) and whole.after_ts == 0
+    assert planned(marks[0], behind, after_ts=0) is None
+    assert batch(mark(batch_bytes=300, batch_count=2), after_ts=0).after_ts == 0
 
 
 def test_small_batch_runs_in_driver_and_pulls_only_its_pump() -> None:
-    found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, PlannedBatch)
+    found = batch(mark(batch_bytes=300, batch_count=2), mark("b"))
     assert (found.mode, found.after_ts, found.until_ts) == (Mode.DRIVER, 50, 100)
     assert [[r.node_id for r in task] for task in found.tasks] == [["a"]]
 
 
 def test_small_batch_of_several_pumps_is_one_task() -> None:
-    marks = (mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
-    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, PlannedBatch) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
+    found = batch(mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
+    assert [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
 
 
 def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
@@ -101,8 +114,7 @@ def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
         mark(batch_bytes=4000, batch_count=40, stop=Stop.LIMIT, end_ts=70, split_ts=(55, 60, 65)),
         mark("b", batch_bytes=3000, batch_count=30, end_ts=100, split_ts=(60, 70, 80)),
     )
-    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, PlannedBatch)
+    found = batch(*marks)
     assert (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 70)
     for name in ("a", "b"):
         ranges = [r for task in found.tasks for r in task if r.node_id == name]
@@ -111,36 +123,33 @@ def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
 
 def test_backlog_before_ddl_is_distributed_up_to_ddl() -> None:
     marks = (mark(batch_bytes=4000, batch_count=40, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
-    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 70)
+    assert end(*marks) == (Mode.DISTRIBUTED, 70)
 
 
 def test_little_data_before_ddl_asks_for_batch_with_ddl() -> None:
     marks = (mark(batch_bytes=40, batch_count=1, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
-    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    found = planned(*marks)
     assert found == Ask(driver_limits(SIZES, pumps=2))
     again = (mark(batch_bytes=80, batch_count=2), mark("b"))
-    plan = decide(seen(*again), after_ts=50, asked=found.limits, sizes=SIZES)
-    assert isinstance(plan, PlannedBatch) and (plan.mode, plan.until_ts) == (Mode.DRIVER, 100)
+    assert end(*again, asked=found.limits) == (Mode.DRIVER, 100)
 
 
 def test_row_of_newer_schema_at_position_asks_again() -> None:
     marks = (mark(stop=Stop.SCHEMA, stop_ts=51, end_ts=50), mark("b"))
-    assert isinstance(decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES), Ask)
+    assert isinstance(planned(*marks), Ask)
 
 
 def test_watermark_below_position_plans_nothing() -> None:
     """A pump that was killed may begin a little below what it had given out (rule 4): it is waited for."""
-    assert decide(seen(mark(resolved_ts=49, end_ts=49), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES) is None
+    assert planned(mark(resolved_ts=49, end_ts=49), mark("b")) is None
     busy = mark("b", batch_bytes=300, batch_count=2)
-    assert decide(seen(mark(resolved_ts=49, end_ts=49), busy), after_ts=50, asked=ASKED, sizes=SIZES) is None
+    assert planned(mark(resolved_ts=49, end_ts=49), busy) is None
 
 
 def test_batch_does_not_exceed_ceiling() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
-    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)
-    assert isinstance(found, PlannedBatch) and found.until_ts == 80
-    assert decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, ceiling_ts=80) is None
+    assert batch(*marks, ceiling_ts=80).until_ts == 80
+    assert planned(*marks, after_ts=80, ceiling_ts=80) is None
 
 
 def test_open_intent_is_planned_with_its_exact_range() -> None:
@@ -212,48 +221,37 @@ def large(name: str, ts: int, **changes: object) -> PumpMark:
     return mark(name, end_ts=ts - 1, stop=Stop.LARGE, stop_ts=ts, stop_bytes=9 << 20, **changes)
 
 
-def planned(*marks: PumpMark, after_ts: int = 50, **more: int) -> object:
-    return decide(seen(*marks), after_ts=after_ts, asked=ASKED, sizes=SIZES, **more)  # type: ignore[arg-type]
-
-
 def test_large_transaction_is_batch_of_its_own() -> None:
     """The driver pulls it, so Spark has no task; only pumps that may hold something of its commit_ts are asked."""
-    found = planned(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
-    assert isinstance(found, PlannedBatch)
+    found = batch(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
     assert (found.mode, found.after_ts, found.until_ts, found.tasks) == (Mode.LARGE, 50, 70, ())
     assert (found.batch_bytes, found.holders) == (9 << 20, ("a",))
     assert [(r.node_id, r.after_ts, r.until_ts) for r in found.large] == [("a", 50, 70), ("c", 50, 70)]
 
 
 def test_binlogs_before_large_transaction_are_planned_first() -> None:
-    before = large("a", 70, batch_bytes=300, batch_count=2)
-    found = planned(before, mark("b"))
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
-    found = planned(large("a", 70, batch_bytes=4000, batch_count=40), mark("b"))
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 69)
-    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2))  # before or behind: who knows
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
-    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2), after_ts=69)
-    assert isinstance(found, PlannedBatch) and (found.mode, [r.node_id for r in found.large]) == (
-        Mode.LARGE,
-        ["a", "b"],
-    )
+    assert end(large("a", 70, batch_bytes=300, batch_count=2), mark("b")) == (Mode.DRIVER, 69)
+    assert end(large("a", 70, batch_bytes=4000, batch_count=40), mark("b")) == (Mode.DISTRIBUTED, 69)
+    assert end(large("a", 70), mark("b", batch_bytes=300, batch_count=2)) == (
+        Mode.DRIVER,
+        69,
+    )  # before or behind: who knows
+    found = batch(large("a", 70), mark("b", batch_bytes=300, batch_count=2), after_ts=69)
+    assert (found.mode, [r.node_id for r in found.large]) == (Mode.LARGE, ["a", "b"])
 
 
 def test_large_transaction_on_two_pumps_is_read_from_both() -> None:
     """Its writer may have written it twice, to be sure (rule 19)."""
-    found = planned(large("a", 70), large("b", 70), large("c", 71))
-    assert isinstance(found, PlannedBatch) and found.holders == ("a", "b")
+    found = batch(large("a", 70), large("b", 70), large("c", 71))
+    assert found.holders == ("a", "b")
     assert [r.node_id for r in found.large] == ["a", "b"]
 
 
 def test_large_transaction_waits_for_watermark_and_ceiling() -> None:
     slow = mark("b", resolved_ts=60, end_ts=60)
-    found = planned(large("a", 70), slow)
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 60)
+    assert end(large("a", 70), slow) == (Mode.DRIVER, 60)
     assert planned(large("a", 70), slow, after_ts=60) is None
-    found = planned(large("a", 70), mark("b"), ceiling_ts=69)
-    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
+    assert end(large("a", 70), mark("b"), ceiling_ts=69) == (Mode.DRIVER, 69)
     assert planned(large("a", 70), mark("b"), after_ts=69, ceiling_ts=69) is None
 
 
@@ -261,12 +259,10 @@ def test_batch_is_not_distributed_while_key_is_unenforced() -> None:
     """Rule 12: a distributed batch ends where the job that drops a key begins; behind it batches are applied in the
     driver."""
     marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
-    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, driver_from=80)
-    assert isinstance(before, PlannedBatch) and (before.mode, before.until_ts) == (Mode.DISTRIBUTED, 80)
-    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, driver_from=80)
+    assert end(*marks, driver_from=80) == (Mode.DISTRIBUTED, 80)
+    behind = planned(*marks, after_ts=80, driver_from=80)
     assert behind == Ask(driver_limits(SIZES, pumps=2))
-    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, driver_from=80)
-    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER
+    assert batch(*marks, after_ts=80, asked=behind.limits, driver_from=80).mode is Mode.DRIVER
 
 
 @given(
@@ -281,8 +277,8 @@ def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
     splits = () if whole else (60, 70, 80)
     marks = [mark(f"p{n}", batch_bytes=size, batch_count=5, split_ts=splits) for n, size in enumerate(sizes)]
     limits = Sizes(distributed_bytes_min=1, distributed_bytes_max=1 << 40, parallelism=parallelism)
-    plan = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=limits)
-    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DISTRIBUTED
+    plan = batch(*marks, sizes=limits)
+    assert plan.mode is Mode.DISTRIBUTED
     assert len(plan.tasks) <= READERS_PER_TASK * parallelism
     for name in (one.node_id for one in marks):
         ranges = [part for task in plan.tasks for part in task if part.node_id == name]
@@ -297,8 +293,8 @@ def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
 
 def test_batch_in_driver_of_many_pumps_has_few_tasks() -> None:
     marks = [mark(f"p{n}", batch_bytes=100 << 10, batch_count=5) for n in range(30)]
-    plan = decide(seen(*marks), after_ts=50, asked=driver_limits(SIZES, pumps=30), sizes=SIZES)
-    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER
+    plan = batch(*marks, asked=driver_limits(SIZES, pumps=30))
+    assert plan.mode is Mode.DRIVER
     assert len(plan.tasks) == READERS_PER_TASK * SIZES.parallelism
     assert sorted(len(task) for task in plan.tasks) == [7, 7, 8, 8]
 

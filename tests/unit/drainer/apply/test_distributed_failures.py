@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.job import ActionType
+from binlog.tidb.table import TableInfo
 from structlog.testing import capture_logs
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
@@ -27,12 +27,13 @@ from drainer.sink.retry import Failure, Failures
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.row_case import INT, Step, table, transaction
-from tests.support.schema_case import BEGIN_TS, ts
+from tests.support.schema_case import BEGIN_TS, job, ts
 from tests.unit.drainer.test_pipeline import StubProvider
 
 T = table([("id", INT), ("v", INT)], handle="id")
 MORE = table([("id", INT), ("v", INT), ("w", INT)], handle="id")
 UNTIL = ts(900)
+PLAN = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1)
 INTENT = Intent(BEGIN_TS, UNTIL, 4, 100, HASH_VERSION, "d")
 
 
@@ -44,12 +45,9 @@ class Life:
 
 def life(store: Store, *, complete: bool = True, retry_for_s: float = 600.0) -> Life:
     jobs = [
-        Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d"), finished_ts=1),
-        Job(
-            id=2, type=ActionType.CREATE_TABLE, schema_version=2, schema_id=2, table_id=T.id, table_info=T,
-            finished_ts=2,
-        ),
-    ]  # fmt: skip
+        job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
+        job(2, ActionType.CREATE_TABLE, 2, schema_id=2, table_id=T.id, table_info=T, finished_ts=2),
+    ]
     destination = MemorySink(store, retry_for_s=retry_for_s)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, schema_version=2, complete=complete)
@@ -95,7 +93,7 @@ def test_later_row_of_one_key_wins_in_distributed_batch(parts: int) -> None:
     store = Store()
     feed = LocalBatch([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
     now = life(store)
-    now.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+    now.pipeline.run(PLAN, feed)
     assert standing(store) == EXPECTED
     assert (store.intent, store.commit_ts, now.pipeline.open_intent) == (None, UNTIL, None)
 
@@ -109,7 +107,7 @@ def test_column_skipped_in_open_batch_is_skipped_after_restart() -> None:
     former = MemorySink(store)
     former.open(Identity(1, "default", "n"), BEGIN_TS)
     former.begin(INTENT)
-    life(store, complete=False).pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT), feed)
+    life(store, complete=False).pipeline.run(replace(PLAN, intent=INTENT), feed)
     assert standing(store) == [(1, 1)]
 
 
@@ -125,14 +123,13 @@ def test_rows_with_unknown_columns_are_not_distributed() -> None:
         return True
 
     now.provider.resolve_column = resolve_column  # type: ignore[method-assign]
-    now.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+    now.pipeline.run(PLAN, feed)
     assert len(asked) == 1 and not feed.distributed_jobs
     assert standing(store) == [(1, 1)]
 
 
 def folded(now: Life) -> PlannedBatch:
-    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1)
-    return replace(plan, fold=now.pipeline.fold_order(plan))
+    return replace(PLAN, fold=now.pipeline.fold_order(PLAN))
 
 
 def test_folded_batch_with_unknown_column_is_replanned_in_driver() -> None:
@@ -162,25 +159,24 @@ def test_folded_batch_of_unverified_table_is_read_again() -> None:
 
 
 def test_open_batch_with_incomplete_history_is_not_folded_by_reading_tasks() -> None:
-    now = life(Store(), complete=False)
-    assert now.pipeline.fold_order(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT)) is None
-    assert life(Store()).pipeline.fold_order(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT)) is not None
+    for complete in (False, True):
+        found = life(Store(), complete=complete).pipeline.fold_order(replace(PLAN, intent=INTENT))
+        assert (found is not None) is complete
 
 
 def test_batch_read_with_another_cut_version_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was read before a sink came to cut in another way (rule 31); nothing of it is begun."""
     store = Store()
     made = life(store)
-    payloads = rows(put(1, 1), put(2, 2))
-    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1)
-    plan = replace(plan, fold=made.pipeline.fold_order(plan))
+    feed = LocalBatch([rows(put(1, 1), put(2, 2))], BEGIN_TS, UNTIL)
+    plan = folded(made)
     assert plan.fold is not None
     monkeypatch.setattr(type(plan.fold), "cut_version", HASH_VERSION + 1)
     with pytest.raises(NotDistributed, match="cut otherwise"):
-        made.pipeline.run(plan, LocalBatch([payloads], BEGIN_TS, UNTIL))
+        made.pipeline.run(plan, feed)
     assert store.intent is None
     monkeypatch.undo()
-    made.pipeline.run(replace(plan, fold=made.pipeline.fold_order(plan)), LocalBatch([payloads], BEGIN_TS, UNTIL))
+    made.pipeline.run(folded(made), feed)
     assert store.commit_ts == UNTIL
 
 
@@ -233,7 +229,7 @@ def test_a_batch_whose_slots_give_up_is_written_until_they_succeed_and_tells_why
     """Slots that are committed are skipped, and a task may fail for longer each time."""
     store, feed = Store(), GivingUp(PUTS, BEGIN_TS, UNTIL, failures=failures)
     with capture_logs() as lines:
-        life(store).pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+        life(store).pipeline.run(PLAN, feed)
     assert standing(store) == [(key, key) for key in range(9)] and (store.intent, store.commit_ts) == (None, UNTIL)
     assert [job.retry_for_s for job in feed.distributed_jobs] == [10, 20, 40, 60]
     told = [f"slot 3: gave up: refused {n}" for n in (1, 2, 3)]
@@ -249,18 +245,15 @@ def test_a_batch_whose_slots_give_up_for_as_long_as_the_sink_retries_is_left_ope
     store = Store()
     made = life(store, retry_for_s=20.0)
     with pytest.raises(DestinationDown, match="batch: gave up after 30 s: slot 3: gave up: refused 1"):
-        made.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL))
+        made.pipeline.run(PLAN, GivingUp(PUTS, BEGIN_TS, UNTIL))
     assert store.intent == made.pipeline.open_intent is not None
-    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, store.intent)
-    life(store).pipeline.run(plan, LocalBatch(PUTS, BEGIN_TS, UNTIL))
+    life(store).pipeline.run(replace(PLAN, intent=store.intent), LocalBatch(PUTS, BEGIN_TS, UNTIL))
     assert standing(store) == [(key, key) for key in range(9)] and store.intent is None
 
 
 def test_a_sink_that_does_not_retry_raises_the_error_of_its_slot() -> None:
     with pytest.raises(DestinationDown, match=r"^slot 3: gave up: refused 1$"):
-        life(Store(), retry_for_s=0.0).pipeline.run(
-            PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL)
-        )
+        life(Store(), retry_for_s=0.0).pipeline.run(PLAN, GivingUp(PUTS, BEGIN_TS, UNTIL))
 
 
 def test_a_batch_whose_slots_give_up_ends_when_the_drainer_stops() -> None:
@@ -273,5 +266,5 @@ def test_a_batch_whose_slots_give_up_ends_when_the_drainer_stops() -> None:
 
     feed = StoppedMeanwhile(PUTS, BEGIN_TS, UNTIL, times=1 << 30)
     with pytest.raises(Stopped):
-        made.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+        made.pipeline.run(PLAN, feed)
     assert len(feed.distributed_jobs) == 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from binlog import envelope
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ from tests.support.local_batch import LocalBatch
 from tests.support.loopback_case import APP, MARKS, mark, marked_view, put
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.row_case import Step, transaction, view_of
-from tests.support.schema_case import ddl, ts
+from tests.support.schema_case import ddl, job, ts
 from tests.unit.drainer.changes.test_stream import by_parity, listed
 from tests.unit.drainer.cut_case import BEGUN, TABLES, Cuts, Op, cuts, jobs, row_of, streams
 from tests.unit.drainer.test_pipeline import StubProvider
@@ -61,18 +61,11 @@ def with_mark(steps: Steps, channel: int, at: int) -> Steps:
 def known(tables: Sequence[TableInfo]) -> list[Job]:
     made = jobs(tables, upserts=True)
     last = len(made)
-    retl = Job(
-        id=last + 1, type=ActionType.CREATE_SCHEMA, schema_version=last + 1, schema_id=3, db_info=DBInfo(3, "retl")
-    )
-    created = Job(
-        id=last + 2,
-        type=ActionType.CREATE_TABLE,
-        schema_version=last + 2,
-        schema_id=3,
-        table_id=MARK.id,
-        table_info=MARK,
-    )
-    return [*made, retl, created]
+    return [
+        *made,
+        job(last + 1, ActionType.CREATE_SCHEMA, last + 1, schema=(3, "retl")),
+        job(last + 2, ActionType.CREATE_TABLE, last + 2, schema_id=3, table_id=MARK.id, table_info=MARK),
+    ]
 
 
 class Drained:

@@ -28,6 +28,7 @@ from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
 from tests.unit.drainer.cut_case import SQLiteDistributed
+from tests.unit.drainer.schema.test_provider import StubSource
 from tests.unit.drainer.test_pipeline import StubProvider
 
 COLUMNS = [("id", INT), ("u", INT)]
@@ -67,7 +68,12 @@ def binlogs(before: TableInfo, after: TableInfo, twice: tuple[tuple[int, int], .
 
 
 def drain(
-    path: Path, known: list[Job], late: list[Job], payloads: list[bytes], cuts: list[int], port: Port | None = None
+    path: Path,
+    known: list[Job],
+    late: list[Job],
+    payloads: list[bytes],
+    cuts: list[int],
+    port: StubSource | None = None,
 ) -> Pipeline:
     """`port`: a status port gives the jobs, instead of `known` and then `late`."""
     destination = SQLiteSink(path)
@@ -146,26 +152,6 @@ def test_renamed_or_rebuilt_key_is_not_dropped_key() -> None:
     assert dropped_keys(WITH, WITHOUT) == {"uu"}
 
 
-class Port:
-    """A status port on which a job shows `after` so many questions."""
-
-    complete = False
-
-    def __init__(self, known: list[Job], late: Job, running: TableInfo, after: int) -> None:
-        self._known, self._late, self._running = known, late, running
-        self._after = after
-
-    def describe(self) -> str:
-        return "a status port"
-
-    async def refresh(self, wanted: int | None = None) -> list[Job]:
-        self._after -= 1
-        return [*self._known, self._late] if self._after < 0 else self._known
-
-    async def table(self, table_id: int) -> TableInfo:
-        return self._running
-
-
 DROPPING = replace(KEYED, indexes=(replace(KEYED.indexes[0], state=SchemaState.DELETE_ONLY),))
 SECONDARY_GOING = replace(WITH, indexes=(replace(WITH.indexes[0], state=SchemaState.DELETE_ONLY),))
 
@@ -192,7 +178,8 @@ def test_rows_wait_for_key_drop_that_no_source_shows_yet(
     their table; nothing is evicted, and the drainer does not stop."""
     path = tmp_path / "down.sqlite"
     known = jobs(before, after, drop)
-    port = Port(known[:2], known[2], running, after=3)
+    port = StubSource(known[:2], [], [], known[2:], complete=False)
+    port.shown = running
     pipeline = drain(path, [], [], binlogs(before, after, twice), cuts, port)
     assert rows_of(path) == sorted([*twice, (9, 9)])
     assert pipeline.progress.ddls == 3

@@ -26,13 +26,8 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider, is_current
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows, Step
-from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
-
-CREATED = [
-    job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
-    job(2, ActionType.CREATE_TABLE, 2, schema_id=2, table_id=10, table_info=table(10, "t", ["a"]), finished_ts=1),
-]
-ADD_B = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=table(10, "t", ["a", "b"]), query="add b")
+from tests.support.schema_case import BEGIN_TS, belongs, ddl, row, table, ts
+from tests.unit.drainer.schema.test_segmenter import ADD_B, DONE
 
 
 class StubSource:
@@ -62,7 +57,7 @@ async def provider_of(*sources: StubSource) -> SchemaProvider:
 
 
 async def test_batch_of_known_schema_versions_asks_no_source() -> None:
-    source = StubSource(CREATED)
+    source = StubSource(DONE)
     provider = await provider_of(source)
     await provider.prepare(read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9)))
     assert source.asked == [None]
@@ -70,7 +65,7 @@ async def test_batch_of_known_schema_versions_asks_no_source() -> None:
 
 async def test_new_schema_version_is_asked_for_once_and_its_job_learned() -> None:
     """The published job of an early DDL (X-08): the row comes first."""
-    source = StubSource(CREATED, [ADD_B])
+    source = StubSource(DONE, [ADD_B])
     provider = await provider_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
@@ -81,7 +76,7 @@ async def test_new_schema_version_is_asked_for_once_and_its_job_learned() -> Non
 
 
 async def test_version_of_running_job_is_settled_without_ddl() -> None:
-    source = StubSource(CREATED)
+    source = StubSource(DONE)
     provider = await provider_of(source)
     batch = read_batch([row(ts(1), 7, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
@@ -92,7 +87,7 @@ async def test_version_of_running_job_is_settled_without_ddl() -> None:
 
 
 async def test_ddl_job_that_appears_late_is_asked_for_by_id() -> None:
-    source = StubSource(CREATED, [], [], [ADD_B], complete=False)
+    source = StubSource(DONE, [], [], [ADD_B], complete=False)
     provider = await provider_of(source)
     batch = read_batch([row(ts(1), 2, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
@@ -106,18 +101,18 @@ async def test_ddl_job_that_appears_late_is_asked_for_by_id() -> None:
 
 async def test_job_in_no_source_is_error_if_sources_are_complete() -> None:
     error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
-    assert not await (await provider_of(StubSource(CREATED, complete=False))).missing(error)
+    assert not await (await provider_of(StubSource(DONE, complete=False))).missing(error)
     with pytest.raises(
         JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in none of the DDL history sources: a stub"
     ):
-        await (await provider_of(StubSource(CREATED))).missing(error)
+        await (await provider_of(StubSource(DONE))).missing(error)
     with pytest.raises(JobMissing, match="no source is configured"):
         await (await provider_of()).missing(error)
 
 
 async def test_provider_is_incomplete_with_one_incomplete_source() -> None:
-    assert (await provider_of(StubSource(CREATED))).complete
-    assert not (await provider_of(StubSource(CREATED), StubSource([], complete=False))).complete
+    assert (await provider_of(StubSource(DONE))).complete
+    assert not (await provider_of(StubSource(DONE), StubSource([], complete=False))).complete
 
 
 UNKNOWN_B = UnknownColumn(table_id=10, column_id=2, schema_version=8, commit_ts=5)
@@ -136,7 +131,7 @@ UNKNOWN_B = UnknownColumn(table_id=10, column_id=2, schema_version=8, commit_ts=
 async def test_unknown_column_is_skipped_unless_its_job_has_just_finished(
     shown: TableInfo | None, decided: bool
 ) -> None:
-    source = StubSource(CREATED, complete=False)
+    source = StubSource(DONE, complete=False)
     source.shown = shown
     provider = await provider_of(source)
     assert not provider.schema.view().skips_column(10, 2, 8)
@@ -146,7 +141,7 @@ async def test_unknown_column_is_skipped_unless_its_job_has_just_finished(
 
 
 async def test_unknown_column_is_resolved_by_its_job() -> None:
-    source = StubSource(CREATED, [ADD_B], complete=False)
+    source = StubSource(DONE, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     provider = await provider_of(source)
     assert await provider.resolve_column(UNKNOWN_B)
@@ -165,7 +160,7 @@ class AwaySource(StubSource):
 
 
 async def test_unavailable_source_makes_batch_wait() -> None:
-    source = AwaySource(CREATED, [ADD_B], complete=False)
+    source = AwaySource(DONE, [ADD_B], complete=False)
     provider = await provider_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
     await provider.prepare(batch)
@@ -180,7 +175,7 @@ async def test_unavailable_source_makes_batch_wait() -> None:
 
 async def test_published_jobs_in_etcd_are_read_and_invalid_ones_refused() -> None:
     class Store:
-        rows: ClassVar = [(j.schema_version, json.dumps(j.to_json()).encode()) for j in CREATED]
+        rows: ClassVar = [(j.schema_version, json.dumps(j.to_json()).encode()) for j in DONE]
 
         async def all(self) -> list[tuple[int, bytes]]:
             return self.rows
@@ -209,7 +204,7 @@ async def test_unavailable_etcd_makes_published_history_unavailable() -> None:
 
 async def test_column_of_pending_known_job_is_skipped_before_its_version() -> None:
     """A drainer that is behind: upstream shows the column as public, to rows before the job's version it was not."""
-    source = StubSource([*CREATED, ADD_B], complete=False)
+    source = StubSource([*DONE, ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     provider = await provider_of(source)
     assert await provider.resolve_column(UNKNOWN_B)
@@ -239,7 +234,7 @@ ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MO
 async def test_multi_schema_change_runs_at_version_of_its_added_column(
     parts: list[tuple[ActionType, int]], runs_before_a_row_of: int
 ) -> None:
-    provider = await provider_of(StubSource([*CREATED, several(*parts)], complete=False))
+    provider = await provider_of(StubSource([*DONE, several(*parts)], complete=False))
     for version in range(3, 10):
         assert belongs(provider.schema.view(), version) is (version < runs_before_a_row_of)
     assert provider.schema.applied_version == runs_before_a_row_of - 1
@@ -255,7 +250,7 @@ async def test_added_column_without_noted_version_runs_before_its_first_row(
 ) -> None:
     """The part that drops took three versions behind it; other jobs in between may have made it more, which a row
     shows then."""
-    source = StubSource([*CREATED, several(*parts)], complete=False)
+    source = StubSource([*DONE, several(*parts)], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     provider = await provider_of(source)
     assert [belongs(provider.schema.view(), version) for version in (5, 6)] == [True, False]
@@ -284,7 +279,7 @@ async def test_rows_of_unverified_table_wait_where_table_differs_from_its_last_j
     shown: TableInfo | None, decided: bool
 ) -> None:
     """Where it looks otherwise now than after its newest known job, the rows wait for the job that is running."""
-    source = StubSource(CREATED, complete=False)
+    source = StubSource(DONE, complete=False)
     source.shown = shown
     provider = await provider_of(source)
     provider.schema.settle(8)
@@ -294,13 +289,13 @@ async def test_rows_of_unverified_table_wait_where_table_differs_from_its_last_j
 
 
 async def test_unverified_rows_are_verified_by_their_new_job() -> None:
-    source = StubSource(CREATED, [ADD_B], complete=False)
+    source = StubSource(DONE, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a!2"])
     provider = await provider_of(source)
     assert await provider.verify(UNVERIFIED)
     assert provider.schema.job(9) is ADD_B and provider.schema.view().must_verify(10, 8)
     assert not await provider.verify(UNVERIFIED)
-    complete = await provider_of(StubSource(CREATED))
+    complete = await provider_of(StubSource(DONE))
     assert not complete.schema.view().must_verify(10, 99)
 
 
@@ -323,7 +318,7 @@ async def test_invalid_table_answer_stops_no_rows_and_unavailable_one_makes_them
         async def table(self, table_id: int) -> TableInfo | None:
             raise self.error
 
-    source = Mute(CREATED, complete=False)
+    source = Mute(DONE, complete=False)
     provider = await provider_of(source)
     assert await provider.verify(UNVERIFIED)
     source.error = HistoryUnavailable("http://tidb/schema", "no answer")

@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
-from drainer.changes.slots import merge_slot
-from drainer.changes.stream import StreamDecoder
 from drainer.config import Config
 from drainer.row.decode import Decoder
 from drainer.schema.catalog import Catalog
@@ -24,10 +21,10 @@ from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema, independent
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import INT, Step, transaction, view_of
 from tests.support.row_case import table as row_table
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
+from tests.unit.drainer.schema.test_rules import shown
 from tests.unit.drainer.schema.test_segmenter import ADD_B, DONE, batch_of
 
 DROP_T = job(9, ActionType.DROP_TABLE, 9, schema_id=2, table_id=10, query="DROP TABLE t")
@@ -203,31 +200,7 @@ def test_filtered_changes_equal_stream_without_them(rows_min: int, drawn: list, 
     tables, ignored = policy.viewed(dict(plain.tables))
     view, plain = replace(plain, ignored_kinds=ignored, tables=tables), replace(plain, tables=tables)
 
-    def folded(view_: object, binlogs: list[bytes]) -> list[object]:
-        decoder = SegmentDecoder(view_, SQL_TEXT, columns_rows_min=rows_min)  # type: ignore[arg-type]
-        builder, cutter = SegmentBuilder(decoder), SegmentCutter(decoder)
-        builder.add_all(binlogs)
-        cutter.add_all(binlogs)
-        works = [builder.finish(0, 1), *(merge_slot([blob], SQL_TEXT) for _, blob in sorted(cutter.cut(2).items()))]
-        return [
-            (
-                [(one.shape.table_id, list(one.rows)) for one in work.folded],
-                [(one.shape.table_id, one.kind, one.old, one.new, one.commit_ts) for one in work.ordered.changes],
-                work.change_count,
-            )
-            for work in works
-        ]
-
-    assert folded(view, everything) == folded(plain, wanted)
-
-    def unfolded(view_: object, binlogs: list[bytes]) -> list[object]:
-        builder = StreamDecoder(view_).builder()  # type: ignore[arg-type]
-        builder.add_all(binlogs)
-        segment = builder.finish(0, 1)
-        by_table = sorted(segment.changes, key=lambda one: (one.shape.table_id, one.kind))
-        return [(one.shape.table_id, one.kind, one.commit_ts.tolist(), one.old, one.new) for one in by_table]
-
-    assert unfolded(view, everything) == unfolded(plain, wanted)
+    assert shown(view, everything, rows_min) == shown(plain, wanted, rows_min)
 
 
 def test_row_that_is_left_out_is_not_even_decoded() -> None:

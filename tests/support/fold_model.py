@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from binlog import envelope
 
 from drainer.batch.work import Folded, Key, KeyChange, Kind, NetRow, Ordered, SegmentWork, TableShape
+from drainer.changes.segment import COLUMNS_ROWS_MIN, SegmentDecoder
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.format import Format, written, written_literals
 from drainer.row.key import identity
 from drainer.schema.view import SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
 
 
 @dataclass
@@ -68,3 +70,12 @@ def folded_by_rule(view: SchemaView, payloads: Iterable[bytes], format_: Format)
     sizes = {(one.commit_ts, one.start_ts): len(payload) for one, payload in zip(seen, payloads, strict=True)}
     commits = len({one.commit_ts for one in seen})
     return SegmentWork(0, 1, tuple(folded), Ordered(tuple(ordered)), count, sum(sizes.values()), commits)
+
+
+def work_of(
+    view: SchemaView, payloads: Iterable[bytes], format_: Format = SQL_TEXT, rows_min: int = COLUMNS_ROWS_MIN
+) -> SegmentWork:
+    """What the fold itself gives."""
+    builder = SegmentDecoder(view, format_, columns_rows_min=rows_min).builder()
+    builder.add_all(payloads)
+    return builder.finish(0, 1)

@@ -19,7 +19,7 @@ from drainer.apply.distributed import Cut
 from drainer.apply.progress import Progress
 from drainer.batch.served import ServedBinlog
 from drainer.batch.work import Folded
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.pipeline import Pipeline
@@ -31,6 +31,7 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import Identity
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.examples import FEW
+from tests.support.fold_model import work_of
 from tests.support.local_batch import LocalBatch
 from tests.support.loopback_case import APP, MARKS, mark, marked_view, put
 from tests.support.memory_sink import MemorySink, Store
@@ -167,19 +168,15 @@ def test_net_rows_lack_marked_transactions(columns_rows_min: int) -> None:
     payloads = [transaction(with_mark(one, channels[n], n), commit_ts=ts(n)) for n, one in enumerate(steps)]
     rest = [transaction(one, commit_ts=ts(n)) for n, one in enumerate(steps) if channels[n] != OURS]
 
-    def decoder(view: SchemaView) -> SegmentDecoder:
-        return SegmentDecoder(view, SQL_TEXT, columns_rows_min=columns_rows_min)
-
     def folded(view: SchemaView, given: Sequence[bytes]) -> tuple[Folded, ...]:
-        builder = SegmentBuilder(decoder(view))
-        builder.add_all(given)
-        work = builder.finish(0, 1)
+        work = work_of(view, given, rows_min=columns_rows_min)
         assert (work.change_count, work.commits) == (2 * len(rest), len(rest))
         return work.folded
 
     expected = folded(view_of(APP), rest)
     assert folded(marked_view(MARK, OURS), payloads) == expected
-    cutter = SegmentCutter(decoder(marked_view(MARK, OURS)), flush_bytes=1)
+    decoder = SegmentDecoder(marked_view(MARK, OURS), SQL_TEXT, columns_rows_min=columns_rows_min)
+    cutter = SegmentCutter(decoder, flush_bytes=1)
     for payload in payloads:
         cutter.add_in_order([payload], len(payload))
     assert merge_slot(cutter.cut(1).values(), SQL_TEXT, 0, 1).folded == expected

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, NetRow, SegmentWork
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.row.format import Format
-from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.support.fold_model import work_of
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 # A secondary unique key that may be NULL, beside an integer handle.
@@ -97,12 +96,6 @@ class Upstream:
 
 def values(row: dict[int, object]) -> tuple[object, ...]:
     return row[1], row[2], row[3].decode()  # type: ignore[attr-defined]
-
-
-def work_of(view: SchemaView, payloads: Sequence[bytes], format_: Format = SQL_TEXT) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, format_))
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
 
 
 def cutter(*tables: TableInfo) -> SegmentCutter:

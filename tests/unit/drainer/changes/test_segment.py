@@ -32,7 +32,7 @@ from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.support.fold_model import folded_by_rule
+from tests.support.fold_model import folded_by_rule, work_of
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, in_parts, not_null, table, transaction, view_of
 from tests.support.slot_of import slot_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
@@ -42,17 +42,13 @@ ALWAYS, NEVER = 0, 1 << 60
 
 def one_by_one(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
     """From rows that are decoded one by one, compared with the fold by its rule."""
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=NEVER))
-    builder.add_all(payloads)
-    work = builder.finish(0, 1)
+    work = work_of(view, payloads, rows_min=NEVER)
     assert listed(work) == listed(folded_by_rule(view, payloads, SQL_TEXT))
     return work
 
 
 def by_columns(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=ALWAYS))
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return work_of(view, payloads, rows_min=ALWAYS)
 
 
 def listed(work: SegmentWork) -> tuple[object, ...]:
@@ -340,9 +336,7 @@ def test_table_of_few_rows_is_decoded_one_by_one_beside_large_one(monkeypatch: p
         return events_of(changes, format_)
 
     monkeypatch.setattr("drainer.changes.segment.events_of", recorded)
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=50))
-    builder.add_all(payloads)
-    assert listed(builder.finish(0, 1)) == listed(expected)
+    assert listed(work_of(view, payloads, rows_min=50)) == listed(expected)
     assert in_columns == [(1, 95)]
 
 
@@ -466,10 +460,7 @@ def test_rows_for_sqlite_fold_equally_as_columns_and_one_by_one(rows_min: int) -
         ("delete", {1: b"c  ", 2: None}, {}),
     ]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    decoder = SegmentDecoder(view_of(info), SQLITE_VALUES, columns_rows_min=rows_min)
-    builder = SegmentBuilder(decoder)
-    builder.add_all(payloads)
-    (folded,) = builder.finish(0, 1).folded
+    (folded,) = work_of(view_of(info), payloads, SQLITE_VALUES, rows_min).folded
     assert {row.identity: (row.row, row.stale) for row in folded.rows} == {
         b"a": (("a ", str((1 << 64) - 1)), (("a",),)),
         b"c": (None, (("c  ",),)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from drainer.row.text import enum_index, enum_name, float_text, set_bits
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView, SkipReason, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.fold_model import work_of
 from tests.support.row_case import (
     BEGIN_TS,
     FORMATS,
@@ -43,9 +45,7 @@ ROW = {1: 1, 2: b"x", 3: b"y"}
 
 
 def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT))
-    builder.add_all(payloads)
-    return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
+    return [net.row for table in work_of(view, payloads).folded for net in table.rows]
 
 
 def test_rows_of_old_and_new_schema_fold_under_one_key() -> None:
@@ -133,17 +133,11 @@ def test_update_without_public_column_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["insert", "update", "delete"])
 def test_binlog_cut_at_any_byte_is_refused(kind: str) -> None:
     payload = transaction([(OLD, (kind, ROW, ROW))], commit_ts=BEGIN_TS)
-    decoder = SegmentDecoder(view_of(OLD), SQL_TEXT)
     whole = rows_of(view_of(OLD), payload)
     for end in range(len(payload)):
-        builder = SegmentBuilder(decoder)
-        try:
-            builder.add_all([payload[:end]])
-            work = builder.finish(0, 1)
-        except DecodeError:
-            continue
-        # Cut between two fields of the binlog: with all rows, or without any.
-        assert [net.row for found in work.folded for net in found.rows] in ([], whole)
+        with suppress(DecodeError):
+            # Cut between two fields of the binlog: with all rows, or without any.
+            assert rows_of(view_of(OLD), payload[:end]) in ([], whole)
 
 
 def test_row_cut_at_any_byte_is_refused_with_table_and_commit_ts() -> None:
@@ -230,16 +224,12 @@ def test_row_older_than_type_change_keeps_its_value(dialect: str) -> None:
         (old, ("update", {1: 1, 2: -5}, {1: 3, 2: 6})),
         (old, ("delete", {1: 2, 2: None}, {})),
     ]
-    builder = SegmentBuilder(SegmentDecoder(view, FORMATS[dialect]))
-    builder.add_all([transaction(steps, commit_ts=BEGIN_TS)])
-    (folded,) = builder.finish(0, 1).folded
+    (folded,) = work_of(view, [transaction(steps, commit_ts=BEGIN_TS)], FORMATS[dialect]).folded
     rows = [net.row for net in folded.rows if net.row is not None]
     assert rows == ([b"(3,'6')"] if dialect == "mysql" else [(3, "6")])
     changing = replace(old, columns=(*old.columns, replace(text, offset=2, state=SchemaState.WRITE_ONLY)))
     both = transaction([(changing, ("insert", {}, {1: 1, 2: 5, 7: b"five"}))], commit_ts=BEGIN_TS)
-    builder = SegmentBuilder(SegmentDecoder(view, FORMATS[dialect]))
-    builder.add_all([both])
-    assert [net.row for net in builder.finish(0, 1).folded[0].rows] == (
+    assert [net.row for net in work_of(view, [both], FORMATS[dialect]).folded[0].rows] == (
         [b"(1,'five')"] if dialect == "mysql" else [(1, "five")]
     )
 
@@ -255,13 +245,11 @@ def test_keyless_row_without_column_being_dropped_is_refused(kind: str) -> None:
         at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
         payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
         view = replace(view_of(info), columns_being_dropped=frozenset({(info.id, 2)}))
-        builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT))
-        builder.add_all([payload])
         if info is keyed:
-            assert builder.finish(0, 1).folded
+            assert work_of(view, [payload]).folded
             continue
         with pytest.raises(ColumnGoing, match="column id 2 of table id 100"):
-            builder.finish(0, 1)
+            work_of(view, [payload])
 
 
 # Text of single values.

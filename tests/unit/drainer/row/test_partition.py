@@ -13,13 +13,13 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.row.decode import Decoder
 from drainer.row.partition.expression import ExpressionUnreadable, parse_expression
 from drainer.row.partition.locate import PartitionUnknown, locator
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.support.fold_model import work_of
 from tests.support.row_case import INT, TEXT, Step, changes_of, table, transaction
 from tests.support.schema_case import BEGIN_TS, belongs, job, ts
 
@@ -124,9 +124,7 @@ def insert(info: TableInfo, at: int, version: int, *ids: int) -> bytes:
 
 def written(schema: Schema, *payloads: bytes) -> list[tuple[str, object]]:
     """(table, row) of everything, in the fold's order; the same from the one-by-one decoder."""
-    builder = SegmentBuilder(SegmentDecoder(schema.view(), SQLITE_VALUES))
-    builder.add_all(payloads)
-    work = builder.finish(0, ts(99))
+    work = work_of(schema.view(), payloads, SQLITE_VALUES)
     found: list[tuple[str, object]] = [(folded.shape.table, row.row) for folded in work.folded for row in folded.rows]
     changes = changes_of(Decoder(schema.view()), payloads, SQLITE_VALUES)
     assert sorted((c.shape.table, c.new or c.old) for c in changes) == sorted(found)

@@ -6,16 +6,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from drainer.batch.work import SegmentWork
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
-from drainer.row.format import Format
 from tests.golden.test_columns import segments
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.fold_model import work_of
 from tests.support.row_case import FORMATS
 
 DIGESTS = Path(__file__).parent / "vectors" / "written_rows.json.gz"
@@ -33,7 +32,7 @@ def lines(work: SegmentWork) -> Iterator[tuple[str, str]]:
         yield f"{change.shape.schema}.{change.shape.table}", repr((int(change.kind), change.old, change.new))
 
 
-def digests(works: list[SegmentWork]) -> dict[str, str]:
+def digests(works: Iterable[SegmentWork]) -> dict[str, str]:
     """Of each table, over all segments."""
     found: dict[str, hashlib._Hash] = {}
     for work in works:
@@ -42,28 +41,11 @@ def digests(works: list[SegmentWork]) -> dict[str, str]:
     return {name: one.hexdigest()[:16] for name, one in sorted(found.items())}
 
 
-def by_rows(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
-    found = []
-    for step, payloads in segments(capture):
-        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_rows_min=1 << 60))
-        builder.add_all(payloads)
-        found.append(builder.finish(step.after_ts, step.until_ts))
-    return found
-
-
-def by_columns(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
-    found = []
-    for step, payloads in segments(capture):
-        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_rows_min=0))
-        builder.add_all(payloads)
-        found.append(builder.finish(step.after_ts, step.until_ts))
-    return found
-
-
 @pytest.mark.parametrize("capture", SETS, ids=[found.name for found in SETS])
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_recorded_rows_written_as_text_match_stored_digests(capture: CaptureSet, dialect: str) -> None:
     expected = json.loads(gzip.decompress(DIGESTS.read_bytes()))[capture.name][dialect]
     assert len(expected) > 10
-    assert digests(by_rows(capture, FORMATS[dialect])) == expected
-    assert digests(by_columns(capture, FORMATS[dialect])) == expected
+    for rows_min in (1 << 60, 0):
+        works = (work_of(step.view, payloads, FORMATS[dialect], rows_min) for step, payloads in segments(capture))
+        assert digests(works) == expected, rows_min

@@ -140,7 +140,8 @@ class DistributedBatches:
             raise NotDistributed(
                 f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now"
             )
-        if self._may_be_refused(plan):
+        since = self._provider.schema.unenforced_from  # it may have become known since the batch was planned (rule 12)
+        if plan.intent is None and since is not None and since < plan.until_ts:
             if plan.fold is None:
                 return False
             raise NotDistributed(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
@@ -215,12 +216,6 @@ class DistributedBatches:
         in the driver does."""
         ignored = self._provider.schema.policy.ignored_ts | self._decisions.skips
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
-
-    def _may_be_refused(self, plan: PlannedBatch) -> bool:
-        """Whether a job has become known since the batch was planned because of which it must be applied in the driver
-        (rule 12)."""
-        since = self._provider.schema.unenforced_from
-        return plan.intent is None and since is not None and since < plan.until_ts
 
     def _intent(self, plan: PlannedBatch) -> Intent:
         if plan.intent is None:

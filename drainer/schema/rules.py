@@ -67,23 +67,19 @@ class Mask:
         if unique and self.kind is not MaskKind.HASH:
             return "a unique key has it, so only 'hash' keeps its values apart"
         if self.kind is MaskKind.CONSTANT:
-            return _why_no_value(self.text, column)
+            try:
+                flatten(self.text, column.type)
+            except (ValueError, TypeError, BinlogError) as error:
+                return f"{self.text!r} is no value of its type: {error}"
+            if column.type.tp in STRINGS and 0 <= column.type.flen < len(self.text):
+                return f"its length is {column.type.flen}, and {self.text!r} is longer"
+            return ""
         if column.type.tp not in STRINGS or (self.kind is MaskKind.LAST_FOUR and column.type.charset == "binary"):
             return f"its type is {column.type.mysql_name}, which '{self.kind.value}' is not for"
         least = KEY_HASH_DIGITS_MIN if unique else HASH_DIGITS_MIN
         if self.kind is MaskKind.HASH and 0 <= column.type.flen < least:
             return f"its length is {column.type.flen}, and a hash needs {least}"
         return ""
-
-
-def _why_no_value(text: str, column: ColumnInfo) -> str:
-    try:
-        flatten(text, column.type)
-    except (ValueError, TypeError, BinlogError) as error:
-        return f"{text!r} is no value of its type: {error}"
-    if column.type.tp in STRINGS and 0 <= column.type.flen < len(text):
-        return f"its length is {column.type.flen}, and {text!r} is longer"
-    return ""
 
 
 class Condition(Protocol):

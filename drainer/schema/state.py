@@ -362,7 +362,10 @@ class Schema:
     def commit(self, planned: Planned) -> None:
         """Adopt the planned catalog, after the job has run downstream or needed no statement."""
         self.catalog = planned.catalog
-        self._remove_pending(planned.job)
+        job_id = planned.job.id
+        if job_id in self._due:
+            self._pending.remove((self._due.pop(job_id), job_id))
+        self._ran.add(job_id)
         self._view = None
 
     def has_run(self, job: Job) -> bool:
@@ -439,8 +442,3 @@ class Schema:
         self._due[job.id] = version
         insort(self._pending, (version, job.id))
         self._view = None
-
-    def _remove_pending(self, job: Job) -> None:
-        if job.id in self._due:
-            self._pending.remove((self._due.pop(job.id), job.id))
-        self._ran.add(job.id)

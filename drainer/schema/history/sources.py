@@ -13,7 +13,6 @@ from binlog.cluster.published_jobs import PublishedJobs
 from binlog.errors import DecodeError, EtcdError
 from binlog.runtime.security import Security
 from binlog.tidb.job import Job
-from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 from drainer.schema.history.base import JobSource
@@ -113,25 +112,14 @@ class PublishedSource:
             if version in self._known:
                 continue
             try:
-                jobs.append(_upserting(Job.from_json(document)))
+                job = Job.from_json(document)
             except DecodeError as error:
                 raise HistoryBroken(f"in etcd, schema version {version}", str(error)) from error
+            info = job.table_info and replace(job.table_info, upserts=True)
+            infos = tuple(replace(table, upserts=True) for table in job.multiple_table_infos)
+            jobs.append(replace(job, table_info=info, multiple_table_infos=infos))
             self._known.add(version)
         return jobs
-
-
-def _upserting(job: Job) -> Job:
-    """The job with `upserts` set in its tables."""
-    info = job.table_info
-    return replace(
-        job,
-        table_info=None if info is None else _marked(info),
-        multiple_table_infos=tuple(_marked(table) for table in job.multiple_table_infos),
-    )
-
-
-def _marked(info: TableInfo) -> TableInfo:
-    return replace(info, upserts=True)
 
 
 def job_sources(etcd: Etcd, security: Security, *, history_file: str, history_url: str) -> list[JobSource]:

@@ -91,7 +91,7 @@ class UrlSource:
         if self._known:
             jobs = await self._pages()
         else:
-            jobs = await self._all() if self._snapshot is None else await self._after(self._snapshot)
+            jobs = await self._page("") if self._snapshot is None else await self._after(self._snapshot)
         if wanted is not None and wanted not in jobs and wanted not in self._known:
             jobs |= await self._page(f"?start_job_id={wanted}&limit=1", absent_ok=True)
         fresh = [self._job(jobs[job_id]) for job_id in sorted(jobs) if job_id not in self._known]
@@ -128,22 +128,17 @@ class UrlSource:
         jobs = await self._page(f"?limit={PAGE_JOBS}")
         while jobs:
             lowest = min(jobs)
-            if lowest in self._known or lowest <= 1 or self._is_before_snapshot(jobs[lowest]):
+            start_ts, snapshot = jobs[lowest].get("start_ts"), self._snapshot
+            is_before_snapshot = snapshot is not None and isinstance(start_ts, int) and snapshot.is_after(start_ts)
+            if lowest in self._known or lowest <= 1 or is_before_snapshot:
                 return jobs
             page = await self._page(f"?start_job_id={lowest}&limit={PAGE_JOBS}", absent_ok=True)
             if any(job_id > lowest for job_id in page):
-                return await self._all()
+                return await self._page("")
             if not page.keys() - {lowest}:
                 return jobs
             jobs |= page
         return jobs
-
-    def _is_before_snapshot(self, document: Document) -> bool:
-        start_ts = document.get("start_ts")
-        return self._snapshot is not None and isinstance(start_ts, int) and self._snapshot.is_after(start_ts)
-
-    async def _all(self) -> dict[int, Document]:
-        return await self._page("")
 
     async def _page(self, query: str, *, absent_ok: bool = False) -> dict[int, Document]:
         url = self.describe() + query

@@ -92,7 +92,7 @@ def acquire(
                 f"{changefeed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or "
                 f'start this one with takeover = "force" to end its connection'
             )
-        running = _running(session, holder)
+        running = next((sql for command, sql in _process(session, holder) if command == "Query"), "")
         if running and config.takeover != "force":
             _log.warning(
                 "waiting for a former drainer's statement", changefeed=changefeed.label, connection=holder, sql=running
@@ -160,11 +160,6 @@ def _record(session: ServerSession, changefeed: Changefeed) -> None:
     session.execute(
         b"REPLACE INTO %s VALUES (%d,%s,CONNECTION_ID())" % (table, changefeed.cluster_id, changefeed.name_literal)
     )
-
-
-def _running(session: ServerSession, holder: int) -> str:
-    """Return the statement that a connection is executing, '' if it is idle or has ended."""
-    return next((sql for command, sql in _process(session, holder) if command == "Query"), "")
 
 
 def _process(session: ServerSession, connection: int) -> list[tuple[str, str]]:

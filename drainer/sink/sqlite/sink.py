@@ -21,7 +21,7 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import MissingRows
-from drainer.sink.position import DONE, JobMark, PositionStore, SqlPositionStore, Stored, Value, purge_old_jobs
+from drainer.sink.position import DONE, JobMark, SqlPositionStore, Stored, Value, purge_old_jobs
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, rows
@@ -94,12 +94,6 @@ def create_tables(connection: sqlite3.Connection) -> None:
         connection.execute(text)
 
 
-def mark_done(store: PositionStore, job_id: int, commit_ts: int) -> None:
-    """A job's statements are in the same transaction, so it is never half-way."""
-    store.mark_job(JobMark(job_id, DONE, commit_ts))
-    purge_old_jobs(store, job_id, commit_ts)
-
-
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
     """Return the sink, not opened yet."""
     return SQLiteSink(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
@@ -170,7 +164,8 @@ class SQLiteSink:
             store = position_store(connection, self._identity)
             if store.job(step.job.id) is None:
                 ddl.run(connection, step, self._bin, may_exist=may_exist)
-                mark_done(store, step.job.id, step.commit_ts)
+                store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
+                purge_old_jobs(store, step.job.id, step.commit_ts)
         self.commit_ts = step.commit_ts
 
     def advance(self, commit_ts: int, schema_version: int) -> None:

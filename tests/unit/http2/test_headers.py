@@ -119,21 +119,6 @@ def test_header_decoder_forgets_table_when_peer_stops_using_it() -> None:
         ours.request(block)
 
 
-def test_cached_block_is_decoded_again_when_peer_begins_table() -> None:
-    """A block that was remembered must be decoded again: it fills the table."""
-    theirs, ours = encoder(), decoder()
-    theirs.encode(REQUEST)
-    ours.request(encoder().encode(REQUEST))
-    block = theirs.encode([*REQUEST, ("a", "1")])
-    for _ in range(3):
-        ours.request(block)
-    other = encoder().encode([*REQUEST, ("b", "2")]).removeprefix(b"\x20")
-    ours.request(b"\x3f\xe1\x1f" + other)
-    ours.request(block)
-    head, _ = ours.request(b"\x83\x86\x84" + b"\xbe")
-    assert head.fields == ((b"a", b"1"),), "the newest entry of the table"
-
-
 def test_malformed_header_block_is_not_cached() -> None:
     theirs, ours = encoder(), decoder()
     block = theirs.encode([*REQUEST, ("connection", "x")]).removeprefix(b"\x20")

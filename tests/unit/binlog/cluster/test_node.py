@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from binlog.cluster.node import TRANSITIONS, Event, NodeStatus, State, next_state
 from binlog.errors import BinlogError, DecodeError
@@ -110,16 +108,3 @@ def test_paused_is_reached_only_by_draining() -> None:
 def test_every_state_can_restart() -> None:
     """A process that crashed comes back from whatever it left in the registry."""
     assert all(next_state(state, Event.START) is State.ONLINE for state in State)
-
-
-def test_node_status_is_json_with_keys_of_original() -> None:
-    assert list(json.loads(STATUS.to_json())) == [
-        "nodeId",
-        "host",
-        "state",
-        "isAlive",
-        "score",
-        "label",
-        "maxCommitTS",
-        "updateTS",
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.envelope import BinlogType, encode_binlog, encode_fake, encode_varint, merge, scan, writer_of
+from binlog.envelope import BinlogType, encode_binlog, encode_fake, merge, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.pb import binlog_pb2
 from binlog.wire import FIELDS_MAX
@@ -280,10 +280,3 @@ def test_merge_ignores_commit_ts_inside_prewrite_tail() -> None:
     p = encode_binlog(tp=0, start_ts=ts, prewrite_key=b"k")[:-4] + b"\x18\x09" + tail
     c = encode_binlog(tp=1, start_ts=ts, commit_ts=ts + 1, prewrite_key=b"k")
     assert scan(merge(p, c)).commit_ts == ts + 1
-
-
-@given(st.integers(-(1 << 63), (1 << 64) - 1))
-def test_encode_varint_round_trips_64_bit_integers(value: int) -> None:
-    encoded = encode_varint(value)
-    assert len(encoded) <= 10
-    assert scan(b"\x10" + encoded).start_ts == (value - (1 << 64) if value >= 1 << 63 else value)

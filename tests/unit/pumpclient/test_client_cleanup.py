@@ -123,21 +123,6 @@ async def test_failed_prewrite_is_rolled_back_on_every_pump_tried(field: Field) 
     assert all(not pump.pending and pump.tombstones == {100} for pump in pumps)
 
 
-async def test_cancelled_prewrite_is_rolled_back_on_pump_tried(field: Field) -> None:
-    pump = await field.add("a")
-    client = await field.client(limits=replace(FAST, write_timeout_s=10))
-    pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
-    pump.faults.append(Fault.DELAY)
-    pump.faults.extend([Fault.HANG])
-    task = asyncio.create_task(client.write_prewrite(100, KEY, VALUE))
-    await until(lambda: len(pump.received) == 2)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert client.open_transactions == 0
-    assert client.rollbacks_owed == 1
-
-
 async def test_undelivered_commit_triggers_no_cleanup_rollback(field: Field) -> None:
     """Not settled: the copy elsewhere may be all that is left."""
     lost, acked = await field.add("a"), await field.add("b")

@@ -15,12 +15,6 @@ from pumpclient.selector import HashSelector, LabelSelector, RangeSelector, Scor
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=6)
 
 
-def test_range_selector_goes_round_robin() -> None:
-    selector = RangeSelector()
-    chosen = [selector.select(("a", "b", "c"), start_ts=9, tries=0) for _ in range(7)]
-    assert chosen == ["a", "b", "c", "a", "b", "c", "a"]
-
-
 def test_range_starts_over_when_the_list_changes() -> None:
     selector = RangeSelector()
     assert selector.select(("a", "b", "c"), start_ts=1, tries=0) == "a"

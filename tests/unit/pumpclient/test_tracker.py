@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pumpclient.errors import CommitTsChanged, DuplicateTransaction, TooManyTransactions, UnknownTransaction
+from pumpclient.errors import CommitTsChanged, TooManyTransactions, UnknownTransaction
 from pumpclient.tracker import Tracker
 
 KEY = b"k"
@@ -43,14 +43,6 @@ def test_tracker_allows_no_cleanup_before_outcome_is_settled() -> None:
         tracker.failed(1)
 
 
-def test_tracker_cleanup_of_failed_prewrite_names_all_pumps() -> None:
-    tracker = begun(1)
-    tracker.unknown(1, "a")
-    tracker.unknown(1, "b")
-    assert tracker.failed(1).pumps == ("a", "b")
-    assert len(tracker) == 0
-
-
 @pytest.mark.parametrize(("first", "second"), [(5, 6), (5, 0), (0, 5)])
 def test_tracker_refuses_changed_commit_ts(first: int, second: int) -> None:
     """Rule 19; a rollback is an end like another."""
@@ -70,11 +62,6 @@ def test_tracker_refuses_commit_without_acknowledged_prewrite() -> None:
         tracker.ending(1, 5)
     with pytest.raises(UnknownTransaction):
         tracker.ending(2, 5)
-
-
-def test_tracker_refuses_start_ts_in_use() -> None:
-    with pytest.raises(DuplicateTransaction):
-        begun(1, 1)
 
 
 def test_tracker_limit_refuses_new_transaction_until_one_was_reported_expired() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -196,20 +195,3 @@ async def test_own_timestamps_below_previous_ones_are_refused_after_failover(clo
     with pytest.raises(TimestampUnavailable, match="went backwards: it returned"):
         await source.get()
     await source.close()
-
-
-async def test_two_timestamp_sources_of_one_pd_get_increasing_timestamps(closing: AsyncExitStack) -> None:
-    """Over real gRPC: timestamps of two processes' clients interleave and rise for each."""
-    etcd = MemoryEtcd()
-    await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
-    pd = await StubPD.start(cluster_id=42)
-    closing.push_async_callback(pd.close)
-    await etcd.put(LEADER_KEY, pd.addr.encode())
-    sources = [BatchingSource(OwnTimestamps(etcd)) for _ in range(2)]
-    last = 0
-    for source in itertools.islice(itertools.cycle(sources), 40):
-        ts = await source.get()
-        assert ts > last
-        last = ts
-    for source in sources:
-        await source.close()

@@ -218,16 +218,10 @@ def test_a_bad_value_names_its_source(
         run(*argv, toml=toml, directory=tmp_path, **environ)
 
 
-def test_invalid_password_value_is_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        run(toml="[to]\npassword = 12345\n", directory=tmp_path)
-    assert "12345" not in str(caught.value)
-    assert "to.password" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("toml", "place"),
     [
+        ("[to]\npassword = 12345", "to.password: a text"),
         ("[to]\nclient-secret = 12345", "to.client-secret: a text in quotes was expected"),
         ("[to]\nbearer-token = 12345", "to.bearer-token: a text"),
         ("[to]\nsink-uri = ['kafka://a/t?sasl-password=12345']", "to.sink-uri: a text"),

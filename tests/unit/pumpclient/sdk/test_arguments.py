@@ -12,6 +12,7 @@ from pumpclient.sdk import types as t
 from tests.unit.pumpclient.sdk.conftest import Shop
 
 ID = Column("id", BigInt(), primary_key=True)
+A = Column("a", Int())
 
 
 def wrong(value: object) -> Any:
@@ -49,6 +50,30 @@ def wrong(value: object) -> Any:
         (lambda: Index("i", wrong([3])), "Index 'i': columns: must be a name or (name, prefix length), not 3"),
         (lambda: Index.over("i", [("a", wrong("5"))]), "Index 'i': columns: must be a name or (name, prefix length), "
             "not ('a', '5')"),
+        (lambda: Table("", Column("a", t.Int())), "table name ''"),
+        (lambda: Table("x" * 65, Column("a", t.Int())), "1 to 64 characters"),
+        (lambda: Table("t", A, Column("A", t.Int())), "column 'A' occurs twice"),
+        (lambda: Table("t", A, unique={"k": ["a", "a"]}), "occurs twice"),
+        (lambda: Table("t", A, unique=[["a"]], indexes={"A": ["a"]}), "index 'A' occurs twice"),
+        (lambda: Table("t", A, unique={"k": [("a", 3)]}), "is not a valid prefix length"),
+        (lambda: Table("t", Column("a", t.Text()), unique={"k": ["a"]}), "needs a prefix length"),
+        (lambda: Table("t", Column("a", t.JSON()), unique={"k": ["a"]}), "JSON cannot be in a key"),
+        (lambda: Table("t", Column("a", t.Int(), primary_key=True, nullable=True)), "cannot be nullable"),
+        (lambda: Table("t", Column("a", t.Int(), nullable=False, default=None)), "default NULL"),
+        (lambda: Table("t", Column("a ", t.Int())), "no space at the end"),
+        (lambda: Table("t", A, unique=["a"]), "unique: a key must be a list of columns, not 'a'"),
+        (lambda: t.NumericType(66), "the precision of DECIMAL"),
+        (lambda: t.NumericType(5, 6), "the scale of DECIMAL"),
+        (lambda: t.Bit(65), "the width of BIT must be a whole number from 1 to 64, not 65"),
+        (lambda: t.Bit(0), "the width of BIT"),
+        (lambda: t.DateTime(7), "fractional digits of a second"),
+        (lambda: t.Char(256), "the length of CHAR"),
+        (lambda: t.VarChar(16_384), "the length of VARCHAR"),
+        (lambda: t.VarBinary(-1), "the length of VARBINARY"),
+        (lambda: t.Enum(), "ENUM needs 1 to 65535 names, not 0"),
+        (lambda: t.Enum("a", "A "), "contains the same name twice"),
+        (lambda: t.Set(*map(str, range(65))), "SET needs 1 to 64 names, not 65"),
+        (lambda: t.Set("a,b"), "must not contain a comma"),
     ],
 )  # fmt: skip
 def test_invalid_declaration_error_names_argument_and_value(declare: Callable[[], object], text: str) -> None:

@@ -562,7 +562,7 @@ async def test_commit_without_commit_ts_raises_while_rollback_goes_on(shop: Shop
     txn = await begun(service, table)
     with pytest.raises(TimestampUnavailable):
         await asyncio.wait_for(txn.commit(), 60)
-    assert await txn.outcome() is False
+    assert txn.commit_ts is None and await txn.outcome() is False
     await until(lambda: service.in_flight == 0)
     assert service.client.open_transactions == 1, "the rollback is being sent"
     shop.pumps["a"].faults.clear()

@@ -7,14 +7,13 @@ import itertools
 
 import pytest
 from binlog.envelope import BinlogType
-from binlog.errors import EtcdError, TimestampUnavailable
+from binlog.errors import EtcdError
 from binlog.pb import binlog_pb2
 from binlog.tidb.job import ActionType
 from binlog.tidb.mutation import parse_prewrite
 from binlog.tidb.row import decode_insert
 from binlog.tidb.types import SchemaState
 
-from pumpclient.errors import PrewriteFailed
 from pumpclient.sdk import (
     BadDeclaration,
     BigInt,
@@ -36,7 +35,6 @@ from pumpclient.sdk.service import Service
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop
-from tests.unit.pumpclient.stub_pump import Fault
 
 
 def orders() -> Table:
@@ -106,30 +104,6 @@ async def test_a_refused_row_leaves_the_transaction_usable(shop: Shop) -> None:
             txn.insert(orders(), {"id": 1})
         txn.insert(table, {"id": 1, "note": "x"})
     assert txn.row_count == 1
-
-
-async def test_prewrite_is_rolled_back_if_commit_ts_is_unavailable(shop: Shop) -> None:
-    service, table = await opened(shop)
-    pump = shop.pumps["a"]
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
-    shop.timestamps.fail = 1
-    with pytest.raises(TimestampUnavailable):
-        await txn.commit()
-    assert not pump.pending
-    assert txn.start_ts in pump.tombstones
-    assert txn.commit_ts is None
-
-
-async def test_failed_prewrite_commits_nothing(shop: Shop) -> None:
-    service, table = await opened(shop)
-    pump = shop.pumps["a"]
-    pump.faults.extend([Fault.REFUSE] * 10_000)
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
-    with pytest.raises(PrewriteFailed):
-        await txn.commit()
-    assert txn.start_ts not in pump.commits
 
 
 # --- versions --------------------------------------------------------------------------------------------------------

@@ -79,31 +79,6 @@ def test_create_table_refuses_invalid_default(column: Column, error: type[Except
         sql.create_table(Table("t", column))
 
 
-@pytest.mark.parametrize(
-    ("declare", "why"),
-    [
-        (lambda: Table("t"), "has no columns"),
-        (lambda: Table("", Column("a", t.Int())), "table name ''"),
-        (lambda: Table("x" * 65, Column("a", t.Int())), "1 to 64 characters"),
-        (lambda: Table("t", Column("a", t.Int()), Column("A", t.Int())), "column 'A' occurs twice"),
-        (lambda: Table("t", Column("a", t.Int()), unique={"k": ["b"]}), "key k, column b: there is no such column"),
-        (lambda: Table("t", Column("a", t.Int()), unique={"k": ["a", "a"]}), "occurs twice"),
-        (lambda: Table("t", Column("a", t.Int()), unique=[["a"]], indexes={"A": ["a"]}), "index 'A' occurs twice"),
-        (lambda: Table("t", Column("a", t.Int()), unique={"k": [("a", 3)]}), "is not a valid prefix length"),
-        (lambda: Table("t", Column("a", t.Text()), unique={"k": ["a"]}), "needs a prefix length"),
-        (lambda: Table("t", Column("a", t.JSON()), unique={"k": ["a"]}), "JSON cannot be in a key"),
-        (lambda: Table("t", Column("a", t.Int(), primary_key=True, nullable=True)), "cannot be nullable"),
-        (lambda: Table("t", Column("a", t.Int(), nullable=False, default=None)), "default NULL"),
-        (lambda: Table("t", Column("a ", t.Int())), "no space at the end"),
-        (lambda: Table("t", Column("a", t.Int()), unique=["a"]), "unique: a key must be a list of columns, not 'a'"),
-    ],
-)
-def test_invalid_table_declaration_error_says_why(declare: object, why: str) -> None:
-    with pytest.raises(BadDeclaration) as caught:
-        declare()  # type: ignore[operator]
-    assert why in str(caught.value)
-
-
 def test_unnamed_keys_take_the_name_of_their_first_column() -> None:
     table = Table("t", Column("a", t.Int()), Column("b", t.Int()), unique=[["a"], ["a", "b"], ["b"]])
     assert [key.name for key in table.keys] == ["a", "a_2", "b"]

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumpclient.sdk import types as t
-from pumpclient.sdk.errors import BadDeclaration
 from pumpclient.sdk.values import encoder
 
 PLUS8 = timezone(timedelta(hours=8))
@@ -170,26 +169,3 @@ def test_durations_keep_their_value(value: timedelta) -> None:
 def test_text_keeps_its_value(value: str) -> None:
     kind = t.VarChar(20)
     assert encoder(kind)(value) == value.encode()
-
-
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda: t.NumericType(66),
-        lambda: t.NumericType(5, 6),
-        lambda: t.Bit(65),
-        lambda: t.Bit(0),
-        lambda: t.DateTime(7),
-        lambda: t.Char(256),
-        lambda: t.VarChar(16_384),
-        lambda: t.VarBinary(-1),
-        lambda: t.Enum(),
-        lambda: t.Enum("a", "A "),
-        lambda: t.Set(*map(str, range(65))),
-        lambda: t.Set("a,b"),
-        lambda: t.VarChar(5, collate="latin9_x"),
-    ],
-)
-def test_invalid_type_declaration_is_refused(declare: object) -> None:
-    with pytest.raises(BadDeclaration):
-        declare()  # type: ignore[operator]

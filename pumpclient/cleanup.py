@@ -33,11 +33,10 @@ class Cleaner:
     offline.
     """
 
-    def __init__(self, write: Write, exists: Exists, *, retry_s: float = RETRY_S, owed_max: int = OWED_MAX) -> None:
+    def __init__(self, write: Write, exists: Exists) -> None:
         self._write = write
         self._exists = exists
-        self._retry_s = retry_s
-        self._owed_max = owed_max
+        self._retry_s = RETRY_S
         self._owed: dict[str, deque[tuple[int, bytes]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -49,7 +48,7 @@ class Cleaner:
     def add(self, work: CleanUp) -> None:
         for pump in work.pumps:
             queue = self._owed.setdefault(pump, deque())
-            if len(queue) >= self._owed_max:
+            if len(queue) >= OWED_MAX:
                 self._abandon(pump, queue.popleft()[0], "too many rollbacks are queued for this pump")
             queue.append((work.start_ts, work.prewrite_key))
             metrics.ROLLBACKS_OWED.inc()

@@ -1,6 +1,6 @@
 """The pumps known to this client, and which of them are available (C-03 to C-06, C-14). Pure.
 
-A pump is available if the registry says online, it has not failed more than `errors_max` times in a row, and it was
+A pump is available if the registry says online, it has not failed more than ERRORS_MAX times in a row, and it was
 not found slow. A pump that fails or is slow is suspended. A suspended pump is probed after one second, then at doubled
 intervals. If it is suspended again soon after it recovered, the interval stays long, so that a pump which recovers only
 for short times delays writers less and less.
@@ -82,14 +82,12 @@ class Pool:
     def __init__(
         self,
         *,
-        errors_max: int = ERRORS_MAX,
         pause_first_s: float = PAUSE_FIRST_S,
         pause_max_s: float = PAUSE_MAX_S,
         clock: Callable[[], float] = time.monotonic,
         only: Mapping[str, str] = NO_LABELS,
     ) -> None:
         """`only`: labels that a pump must have to be chosen. Pumps without all of them are known, but never chosen."""
-        self._errors_max = errors_max
         self._pause_first_s = pause_first_s
         self._pause_max_s = pause_max_s
         self._clock = clock
@@ -207,7 +205,7 @@ class Pool:
             return False
         member.last_cause = cause
         member.errors += 1
-        return member.errors > self._errors_max and self._suspend(member)
+        return member.errors > ERRORS_MAX and self._suspend(member)
 
     def found_slow(self, node_id: str) -> bool:
         """Note that the pump did not answer a write in time. Return True if this made the pump unavailable. The last

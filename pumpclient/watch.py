@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 
-from binlog.cluster.registry import NodeChange, Registry
+from binlog.cluster.registry import Registry
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -48,20 +48,17 @@ class Watch:
             try:
                 async for changes in self._registry.watch("pumps", self._revision):
                     for change in changes:
-                        self._apply(change)
+                        if change.record is None:
+                            self._pool.remove(change.node_id)
+                            self._writer.forget(change.node_id)
+                        elif self._pool.put(change.record.status):
+                            self._writer.forget(change.node_id)
             except BinlogError as error:
                 outage.failed(error=str(error))
             await asyncio.sleep(RELIST_S)
             with contextlib.suppress(BinlogError):  # etcd is unreachable: keep the pool as it is and retry
                 await self.list_once()
                 outage.over()
-
-    def _apply(self, change: NodeChange) -> None:
-        if change.record is None:
-            self._pool.remove(change.node_id)
-            self._writer.forget(change.node_id)
-        elif self._pool.put(change.record.status):
-            self._writer.forget(change.node_id)
 
     async def detect(self) -> None:
         """Probe suspended pumps when they are due. While no pump is available, probe all of them repeatedly."""

@@ -90,7 +90,6 @@ class Writer:
         labels: Mapping[str, str] = NO_LABELS,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
-        tracker: Tracker | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._pool = pool
@@ -105,7 +104,7 @@ class Writer:
         )
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired
-        self.tracker = tracker or Tracker()
+        self.tracker = Tracker()
         self.cleaner = Cleaner(self.attempt, self._may_hold)
         self.suspended = asyncio.Event()  # set when a pump is suspended, or none is available
         self._connections: dict[str, Connection] = {}
@@ -135,15 +134,12 @@ class Writer:
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
         if self.selector.name == "label":
-            self._note_labels(pump)
+            if self._pool.labelled(pump, self._labels):
+                self._outside.over()
+            else:
+                metrics.OUTSIDE.inc()
+                self._outside.failed(labels=dict(self._labels), pump=pump)
         return pump
-
-    def _note_labels(self, pump: str) -> None:
-        if self._pool.labelled(pump, self._labels):
-            self._outside.over()
-            return
-        metrics.OUTSIDE.inc()
-        self._outside.failed(labels=dict(self._labels), pump=pump)
 
     # --- commit and rollback --------------------------------------------------------------------------------
 

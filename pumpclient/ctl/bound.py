@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from binlog.cluster.kv import KV, Compare, Put
-from binlog.cluster.node import NodeStatus
 from binlog.cluster.tso import compose, format_local, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
@@ -90,12 +89,9 @@ async def _positions(session: CommandSession) -> list[tuple[str, int]]:
             raise CommandError(
                 f"cannot determine the nodes' positions; unreadable records: {', '.join(listing.unreadable)}"
             )
-        found += [(_name(kind, record.status), record.status.max_commit_ts) for record in listing.nodes]
+        for status in (record.status for record in listing.nodes):
+            found.append((f"{kind.removesuffix('s')} {status.node_id} ({status.state})", status.max_commit_ts))
     return found
-
-
-def _name(kind: str, status: NodeStatus) -> str:
-    return f"{kind.removesuffix('s')} {status.node_id} ({status.state})"
 
 
 def _show(session: CommandSession, stored: KV | None, now_ms: int, reset: Reset) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from binlog.cluster.node import STATUS_LABEL, NodeStatus
+from binlog.cluster.node import STATUS_LABEL
 from binlog.cluster.registry import Kind
 from binlog.runtime.http import NoAnswer, put
 
@@ -35,7 +35,9 @@ async def put_to_node(
     do if the node does not answer. Raises NodeSilent, Refused, or CommandError for an answer that is not one of a
     node which knows the request."""
     record = await session.record(kind)
-    node_id, place = record.status.node_id, place_of(record.status)
+    node_id = record.status.node_id
+    # host:port of the node's HTTP port: from its label or, for the original's nodes, the address in its record.
+    place = (record.status.label or {}).get(STATUS_LABEL) or record.status.host
     what = f"{kind.removesuffix('s')} {node_id}"
     try:
         answer = await put(place, path.format(quote(node_id, safe=":")), body=body, security=session.security)
@@ -45,13 +47,6 @@ async def put_to_node(
     if code != OK:
         raise (CommandError if code is None else Refused)(f"{what} at {place}: {message}")
     return {"node": node_id, "at": place, "answer": message}
-
-
-def place_of(status: NodeStatus) -> str:
-    """Return host:port of a node's HTTP port: from its label or, for the original's nodes, the address in its
-    record.
-    """
-    return (status.label or {}).get(STATUS_LABEL) or status.host
 
 
 def result_of(body: bytes) -> tuple[object, str]:

@@ -134,7 +134,10 @@ async def settle(session: CommandSession) -> None:
             raise Misused("-start-ts or -all is required")
         await inspect(session)
         return
-    _check_decision(session)
+    if bool(options.commit_ts) == options.rollback:
+        raise Misused("-commit-ts N or -rollback is required")
+    if options.commit_ts and options.commit_ts <= options.start_ts:
+        raise Misused(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
     if not options.node_id:
         raise Misused("-node-id is required")
     status = (await _pumps(session))[0]
@@ -154,14 +157,6 @@ async def settle(session: CommandSession) -> None:
     await session.settle(status.host, options.start_ts, options.commit_ts)
     how = f"committed at {options.commit_ts}" if options.commit_ts else "rolled back"
     session.out.done("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
-
-
-def _check_decision(session: CommandSession) -> None:
-    options = session.options
-    if bool(options.commit_ts) == options.rollback:
-        raise Misused("-commit-ts N or -rollback is required")
-    if options.commit_ts and options.commit_ts <= options.start_ts:
-        raise Misused(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
 
 
 async def _find(session: CommandSession, status: NodeStatus) -> pb.PendingPrewrite:

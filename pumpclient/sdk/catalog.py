@@ -61,7 +61,7 @@ class Catalog:
 
     def _put(self, job: Job, info: TableInfo) -> None:
         self._remove(job.table_id, gone_in=None if job.table_id == info.id else job.schema_version)
-        database = self._by_id(job.schema_id)
+        database = next((d for d in self._databases.values() if d.info.id == job.schema_id), None)
         if database is None:
             return  # the database was dropped later; its older jobs need no handling
         database.tables[info.name.lower()] = Bound(database.info.name, info, job.schema_version)
@@ -74,9 +74,6 @@ class Catalog:
                     del database.tables[key]
                     if gone_in is not None:
                         self._gone[table_id] = gone_in
-
-    def _by_id(self, schema_id: int) -> Database | None:
-        return next((d for d in self._databases.values() if d.info.id == schema_id), None)
 
     # --- asking ---------------------------------------------------------------------------------------------
 

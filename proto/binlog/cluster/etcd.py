@@ -144,7 +144,12 @@ class GrpcEtcd:
             for p in puts
         ]
         operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=k.encode())) for k in deletes]
-        request = rpc.TxnRequest(compare=[_compare(compare) for compare in compares], success=operations)
+        equal, revision = rpc.Compare.EQUAL, rpc.Compare.MOD
+        conditions = [
+            rpc.Compare(result=equal, target=revision, key=c.key.encode(), mod_revision=c.mod_revision)
+            for c in compares
+        ]
+        request = rpc.TxnRequest(compare=conditions, success=operations)
         names = ", ".join([p.key for p in puts] + list(deletes))
         response = await self._write(f"txn on {names}", lambda e: e.kv.Txn(request, timeout=self.timeout_s))
         return int(response.header.revision) if response.succeeded else None
@@ -264,12 +269,3 @@ def _kv(kv: Any) -> KV:
 def _event(event: Any) -> Event:
     kind = EventKind.DELETE if event.type == rpc.Event.EventType.DELETE else EventKind.PUT
     return Event(kind, _kv(event.kv))
-
-
-def _compare(compare: Compare) -> Any:
-    return rpc.Compare(
-        result=rpc.Compare.EQUAL,
-        target=rpc.Compare.MOD,
-        key=compare.key.encode(),
-        mod_revision=compare.mod_revision,
-    )

@@ -56,7 +56,9 @@ class OwnRecord:
         """
         settled = False
         while not settled:
-            status = self._value(current())
+            status = current()
+            # An open value with the same meaning is written instead, so that few are open however long etcd is down.
+            status = next((value for value in self._open if _promise(value) == _promise(status)), status)
             repeated = status in self._open
             try:
                 await self._put(status)
@@ -67,12 +69,6 @@ class OwnRecord:
     def is_ours(self, record: NodeRecord | None) -> bool:
         """Return whether a record from a watch is one of our writes, open writes included."""
         return record is not None and (record.mod_revision <= self.revision or record.status in self._open)
-
-    def _value(self, status: NodeStatus) -> NodeStatus:
-        """Return the open value with the same meaning, or else `status`. So few values are open, however long etcd is
-        down.
-        """
-        return next((value for value in self._open if _promise(value) == _promise(status)), status)
 
     async def _put(self, status: NodeStatus) -> None:
         first = status not in self._open

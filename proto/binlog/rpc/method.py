@@ -91,10 +91,6 @@ Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 REQUEST_BYTES_MAX = 128 << 10  # of methods that set no limit of their own; they parse requests on the event loop
 
 
-def _no_such_error(error: Exception) -> RpcError | None:
-    return None
-
-
 def _too_long(size: int, _head: bytes, limit: int) -> Exception:
     return RpcError(Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes is above the limit of {limit}")
 
@@ -118,7 +114,7 @@ class Method:
     batched: BatchedUnary | None = None
     streaming: Streaming | None = None
     bidi: Bidi | None = None
-    translate: Callable[[Exception], RpcError | None] = _no_such_error
+    translate: Callable[[Exception], RpcError | None] = lambda _error: None
     counted: bool = False
     request_bytes_max: int = REQUEST_BYTES_MAX
     too_long: Callable[[int, bytes, int], Exception] = _too_long

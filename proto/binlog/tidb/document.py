@@ -134,18 +134,13 @@ _Read: TypeAlias = "Callable[[Reader, str], Any]"
 _Write: TypeAlias = "Callable[[Any], Json]"
 
 
-def _as_it_is(value: Any) -> Json:
-    found: Json = value
-    return found
-
-
 class Typed(NamedTuple):
     """A key whose value is an attribute of the object. `name`: the attribute, if its name differs
     from the key."""
 
     key: str
     read: _Read
-    write: _Write = _as_it_is
+    write: _Write = lambda value: value
     name: str = ""
 
 

@@ -83,13 +83,9 @@ def cut_json(buf: bytes, pos: int = 0) -> int:
     """Return the position after the value at `pos`. Containers are not decoded. Raises DecodeError if it is
     truncated.
     """
-    return _cut_body(buf, pos + 1, _code_at(buf, pos))
-
-
-def _code_at(buf: bytes, pos: int) -> int:
     if pos >= len(buf):
         raise _broken(pos)
-    return buf[pos]
+    return _cut_body(buf, pos + 1, buf[pos])
 
 
 def _cut_body(buf: bytes, pos: int, code: int) -> int:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from binlog.errors import DecodeError
 
-from .varint import encode_uvarint
+from .varint import UINT64_MAX, encode_uvarint
 
 INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them for each row
 
@@ -159,9 +159,9 @@ class PrewriteValue:
         return sum(len(table[3]) for table in self._tables.values())
 
     def serialize(self) -> bytes:
-        out = bytearray(b"\x08" + _varint64(self.schema_version))
+        out = bytearray(b"\x08" + encode_uvarint(self.schema_version & UINT64_MAX))
         for table_id, (inserted, updated, deleted, sequence) in self._tables.items():
-            body = bytearray(b"\x08" + _varint64(table_id))
+            body = bytearray(b"\x08" + encode_uvarint(table_id & UINT64_MAX))
             for tag, rows in ((_TAG_INSERTED, inserted), (_TAG_UPDATED, updated), (_TAG_DELETED, deleted)):
                 for row in rows:
                     body.append(tag)
@@ -173,7 +173,3 @@ class PrewriteValue:
             out += encode_uvarint(len(body))
             out += body
         return bytes(out)
-
-
-def _varint64(value: int) -> bytes:
-    return encode_uvarint(value & 0xFFFFFFFFFFFFFFFF)

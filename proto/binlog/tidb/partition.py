@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .document import (
@@ -36,15 +36,11 @@ def _in_values(read: Reader, key: str) -> tuple[tuple[str, ...], ...]:
     return tuple(Reader({key: row}, read.what).texts(key) for row in read.items(key))
 
 
-def _in_values_json(rows: Sequence[Sequence[str]]) -> Json:
-    return [list(row) for row in rows] or None
-
-
 _DEFINITION = Layout(
     Typed("id", Reader.integer),
     Typed("name", Reader.name, cistr),
     Typed("less_than", Reader.texts, list_or_null),
-    Typed("in_values", _in_values, _in_values_json),
+    Typed("in_values", _in_values, lambda rows: [list(row) for row in rows] or None),
     ("policy_ref_info", None),
     ("comment", OMIT),
 )

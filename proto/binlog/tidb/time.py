@@ -79,13 +79,10 @@ def datetime_text(packed: int, fsp: int = 0) -> str:
     text = f"{_date_of(ymd)} {_TWO[hour]}:{_TWO[minute]}:{_TWO[second]}"
     if not fsp:
         return text
-    return f"{text}.{_fraction(packed & 0xFFFFFF, packed)[:fsp]}"
-
-
-def _fraction(microsecond: int, packed: int) -> str:
+    microsecond = packed & 0xFFFFFF
     if microsecond > 999_999:
         raise DecodeError("packed time", offset=0, detail=f"{packed:#x} has {microsecond} microseconds")
-    return f"{microsecond:06d}"
+    return f"{text}.{f'{microsecond:06d}'[:fsp]}"
 
 
 def timestamp_text(packed: int, fsp: int = 0, zone: tzinfo | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from binlog.cluster.published_jobs import PublishedJobs
@@ -13,6 +14,7 @@ from binlog.errors import TimestampUnavailable
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
+from pumpclient.sdk import BigInt, Column, Table, Transaction
 from pumpclient.sdk.lease import WriterLease
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
@@ -81,6 +83,25 @@ class Shop(Field):
                 service._follower.cancel()
             await service._lease.close()
         await super().close()
+
+
+async def table_of(service: Service) -> Table:
+    """A table `t` in a new database `shop`; its only column is its key, `id`."""
+    await service.create_database("shop")
+    return await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+
+
+async def opened(shop: Shop, **options: Any) -> tuple[Service, Table]:
+    """A service with these options of Shop.service, and its table."""
+    service = await shop.service(**options)
+    return service, await table_of(service)
+
+
+async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
+    """A transaction that has inserted the row `number` and is not committed."""
+    txn = await service.begin()
+    txn.insert(table, {"id": number})
+    return txn
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from binlog.cluster.writers import WRITERS_PREFIX, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
 
-from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
+from pumpclient.sdk import ClientClosed, CommitUndelivered, Service, TransactionRolledBack
 from pumpclient.sdk.ddl import DdlLockLost
 from pumpclient.sdk.lease import WriterLease
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.support.memory_etcd import MemoryEtcd, MemoryLease
 from tests.unit.pumpclient.conftest import until
-from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.sdk.conftest import Shop, begun, opened
 from tests.unit.pumpclient.stub_pump import Fault, StubPump
 
 
@@ -31,12 +31,6 @@ class Unkept:
 
     def stop(self) -> None:
         pass
-
-
-async def opened(shop: Shop, lease: WriterLease | None = None) -> tuple[Service, Table]:
-    service = await shop.service(lease=lease)
-    await service.create_database("shop")
-    return service, await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
 
 
 def writers(pump: StubPump) -> list[bytes]:
@@ -70,7 +64,7 @@ async def test_each_service_registers_its_own_writer(shop: Shop) -> None:
 
 async def test_service_gets_new_writer_id_after_expired_lease(shop: Shop) -> None:
     """An id is never used again: what it left has been rolled back under that name."""
-    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    service, table = await opened(shop, lease=WriterLease(shop.etcd, keep=Unkept))
     before = writers(shop.pumps["a"])[-1]
     sleep_through(shop, service)
     async with service.transaction() as txn:
@@ -82,7 +76,7 @@ async def test_service_gets_new_writer_id_after_expired_lease(shop: Shop) -> Non
 
 async def test_writer_lease_continues_if_etcd_still_has_it(shop: Shop) -> None:
     """Our clock says that it may have ended: after an outage of etcd it may live all the same."""
-    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    service, table = await opened(shop, lease=WriterLease(shop.etcd, keep=Unkept))
     held = service._lease._held
     assert held is not None
     held.kept.until_s = 0
@@ -92,12 +86,11 @@ async def test_writer_lease_continues_if_etcd_still_has_it(shop: Shop) -> None:
 
 
 async def test_no_prewrite_is_sent_while_lease_state_is_unknown(shop: Shop) -> None:
-    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    service, table = await opened(shop, lease=WriterLease(shop.etcd, keep=Unkept))
     sent = len(shop.pumps["a"].received)
     sleep_through(shop, service)
     shop.etcd.fail()
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     with pytest.raises(EtcdError):
         await txn.commit()
     assert len(shop.pumps["a"].received) == sent
@@ -107,8 +100,7 @@ async def test_no_prewrite_is_sent_while_lease_state_is_unknown(shop: Shop) -> N
 async def test_commit_after_rollback_by_pump_raises_transaction_rolled_back(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     pump.on_write = lambda e: pump.tombstones.add(e.start_ts) if e.tp == BinlogType.COMMIT else None
     with pytest.raises(TransactionRolledBack, match=r"the lease of this writer had ended.*write them again") as caught:
         await txn.commit()
@@ -240,8 +232,7 @@ async def held_up(shop: Shop, tp: BinlogType, fault: Fault = Fault.HANG) -> tupl
     pump = shop.pumps["a"]
     pump.only = lambda envelope: envelope.tp == tp
     pump.faults.extend([fault] * 20)
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     task = asyncio.create_task(txn.commit())
     await until(lambda: pump.received[-1].tp == tp and pump.received[-1].start_ts == txn.start_ts)
     return service, task, txn.start_ts
@@ -290,8 +281,7 @@ async def test_cancellation_by_caller_raises_cancelled_error(shop: Shop) -> None
 
 async def test_closed_service_refuses_transactions_and_ddl(shop: Shop) -> None:
     service, table = await opened(shop)
-    open_one = await service.begin()
-    open_one.insert(table, {"id": 1})
+    open_one = await begun(service, table)
     await service.close()
     with pytest.raises(ClientClosed, match="was not sent"):
         await open_one.commit()

@@ -15,9 +15,7 @@ from binlog.errors import EtcdError, TimestampUnavailable
 from pumpclient.metrics import UNDELIVERED
 from pumpclient.sdk import (
     BadDeclaration,
-    BigInt,
     Busy,
-    Column,
     CommitUndelivered,
     Outcome,
     PrewriteFailed,
@@ -33,16 +31,11 @@ from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
 from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, until
-from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.sdk.conftest import Shop, begun, opened, table_of
 from tests.unit.pumpclient.stub_pump import Fault, StubPump
 
 PATIENT = replace(FAST, write_timeout_s=60, commit_budget_s=60)
 BRIEF = replace(FAST, write_timeout_s=60, commit_budget_s=0.02)
-
-
-async def table_of(service: Service) -> Table:
-    await service.create_database("shop")
-    return await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
 
 
 def gives_up_soon(service: Service) -> None:
@@ -64,12 +57,6 @@ def without_commits(shop: Shop, fault: Fault = Fault.ERRMSG) -> StubPump:
     pump.only = commits
     pump.faults.extend([fault] * 100_000)
     return pump
-
-
-async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
-    txn = await service.begin()
-    txn.insert(table, {"id": number})
-    return txn
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
@@ -126,8 +113,7 @@ def test_places_refuses_invalid_limits(wrong: dict[str, Any]) -> None:
 
 async def test_service_refuses_transactions_when_pumps_are_slow_and_queue_is_full(shop: Shop) -> None:
     """Two commits hang; the third transaction waits, the fourth is told at once; nothing of either is at the pump."""
-    service = await shop.service(limits=PATIENT, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
     pump = without_commits(shop)
     before = len(shop.received())
     tasks = [asyncio.create_task((await begun(service, table, n)).commit()) for n in (1, 2)]
@@ -148,8 +134,7 @@ async def test_service_refuses_transactions_when_pumps_are_slow_and_queue_is_ful
 
 async def test_place_stays_taken_while_cancelled_commit_is_under_way(shop: Shop) -> None:
     """Callers that give up do not make room for more: what they began is still being sent."""
-    service = await shop.service(limits=PATIENT, permits=Permits(in_flight_max=1, queue_max=0))
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT, permits=Permits(in_flight_max=1, queue_max=0))
     pump = without_commits(shop)
     txn = await begun(service, table)
     task = asyncio.create_task(txn.commit())
@@ -188,8 +173,7 @@ async def test_outcome_of_undelivered_commit_is_found_by_asking_again(shop: Shop
 
 async def test_outcome_during_commit_waits_for_its_end(shop: Shop) -> None:
     """Its prewrite is under way yet: False would say that it never will be visible."""
-    service = await shop.service(limits=PATIENT)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT)
     pump = shop.pumps["a"]
     pump.only = prewrites
     pump.faults.extend([Fault.REFUSE] * 3)
@@ -202,8 +186,7 @@ async def test_outcome_during_commit_waits_for_its_end(shop: Shop) -> None:
 
 
 async def test_outcome_during_failing_commit_is_false(shop: Shop) -> None:
-    service = await shop.service(limits=PATIENT)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT)
     gives_up_soon(service)
     pump = shop.pumps["a"]
     pump.only = prewrites
@@ -218,8 +201,7 @@ async def test_outcome_during_failing_commit_is_false(shop: Shop) -> None:
 
 async def test_outcome_after_close_of_undelivered_commit_stays_unknown(shop: Shop) -> None:
     """ClientClosed would say that nothing is visible, and the pump has stored the commit."""
-    service = await shop.service(limits=BRIEF)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=BRIEF)
     pump = without_commits(shop, Fault.LOSE_ANSWER)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
@@ -233,8 +215,7 @@ async def test_outcome_after_close_of_undelivered_commit_stays_unknown(shop: Sho
 
 async def test_run_of_closed_service_raises_commit_undelivered_for_unknown_outcome(shop: Shop) -> None:
     """At once, for nobody answers any more; and not as ClientClosed, which its caller would make again."""
-    service = await shop.service(limits=PATIENT)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT)
     pump = without_commits(shop, Fault.LOSE_ANSWER)
     begun_ts: list[int] = []
 
@@ -276,8 +257,7 @@ async def test_outcome_of_transaction_never_sent_is_false(shop: Shop) -> None:
 
 async def test_run_repeats_transactions_that_were_not_committed(shop: Shop) -> None:
     """No timestamp, no pump that takes it, a rollback by the pump: each attempt is a new transaction."""
-    service = await shop.service(limits=PATIENT)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT)
     gives_up_soon(service)
     pump = shop.pumps["a"]
     shop.timestamps.fail = 1
@@ -305,8 +285,7 @@ async def test_run_repeats_transactions_that_were_not_committed(shop: Shop) -> N
 
 async def test_run_does_not_repeat_what_is_committed(shop: Shop) -> None:
     """The answers of the commit are lost, the budget ends, and it is asked instead of written again."""
-    service = await shop.service(limits=BRIEF)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=BRIEF)
     pump = shop.pumps["a"]
     attempts = itertools.count()
     first: list[int] = []
@@ -323,8 +302,7 @@ async def test_run_does_not_repeat_what_is_committed(shop: Shop) -> None:
 
 
 async def test_run_raises_last_error_when_its_time_is_over(shop: Shop) -> None:
-    service = await shop.service(limits=PATIENT)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT)
     gives_up_soon(service)
     shop.pumps["a"].only = prewrites
     shop.pumps["a"].faults.extend([Fault.REFUSE] * 100_000)
@@ -375,8 +353,7 @@ def counted(outcome: Outcome) -> float:
 
 async def test_each_transaction_is_reported_once(shop: Shop) -> None:
     told: list[TransactionReport] = []
-    service = await shop.service(limits=PATIENT, on_transaction=told.append)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=PATIENT, on_transaction=told.append)
     pump = shop.pumps["a"]
     before = {outcome: counted(outcome) for outcome in Outcome}
     async with service.transaction() as txn:
@@ -422,8 +399,7 @@ async def test_a_hook_that_raises_ends_no_transaction(shop: Shop, caplog: pytest
     def hook(done: TransactionReport) -> None:
         raise RuntimeError("mine")
 
-    service = await shop.service(on_transaction=hook)
-    table = await table_of(service)
+    service, table = await opened(shop, on_transaction=hook)
     assert await (await begun(service, table)).commit()
     assert "on_transaction raised" in caplog.text
 
@@ -485,8 +461,7 @@ async def test_undelivered_commit_in_background_is_reported_and_can_be_asked_aga
 async def test_commits_to_unreachable_pump_do_not_occupy_all_places(shop: Shop) -> None:
     """With a place each they would keep out, for ten minutes, what other pumps store at once; a caller who was
     cancelled makes no difference."""
-    service = await shop.service(limits=AWAY, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
-    table = await table_of(service)
+    service, table = await opened(shop, limits=AWAY, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
     waits(service, 1)
     pump = without_commits(shop)
     patient, cancelled = [await begun(service, table, number) for number in (1, 2)]
@@ -507,8 +482,7 @@ async def test_commits_to_unreachable_pump_do_not_occupy_all_places(shop: Shop) 
 
 
 async def test_run_asks_until_its_time_is_over_and_writes_once(shop: Shop) -> None:
-    service = await shop.service(limits=AWAY)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=AWAY)
     waits(service, 0.05)
     pump = without_commits(shop)
     made: list[Transaction] = []
@@ -555,8 +529,7 @@ def no_timestamp_behind_a_prewrite(shop: Shop) -> None:
 
 async def test_commit_without_commit_ts_raises_while_rollback_goes_on(shop: Shop) -> None:
     """Nothing is visible, and the caller is told why; the rollback goes on."""
-    service = await shop.service(limits=AWAY)
-    table = await table_of(service)
+    service, table = await opened(shop, limits=AWAY)
     waits(service, 0.05)
     no_timestamp_behind_a_prewrite(shop)
     txn = await begun(service, table)
@@ -571,8 +544,7 @@ async def test_commit_without_commit_ts_raises_while_rollback_goes_on(shop: Shop
 
 
 async def test_failed_rollback_does_not_replace_error_of_commit(shop: Shop) -> None:
-    service = await shop.service(limits=replace(BRIEF, commit_wait_s=60))
-    table = await table_of(service)
+    service, table = await opened(shop, limits=replace(BRIEF, commit_wait_s=60))
     no_timestamp_behind_a_prewrite(shop)
     txn, undelivered = await begun(service, table), counting(UNDELIVERED)
     with pytest.raises(TimestampUnavailable):

@@ -13,8 +13,6 @@ from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError, TimestampUnavailable
 
 from pumpclient.sdk import (
-    BigInt,
-    Column,
     CommitUndelivered,
     DdlUndecided,
     Service,
@@ -26,16 +24,10 @@ from pumpclient.sdk.lease import WriterLease
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.conftest import FAST, until
-from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.sdk.conftest import Shop, begun, opened
 from tests.unit.pumpclient.stub_pump import Fault
 
 HASTY = replace(FAST, commit_budget_s=0.05)
-
-
-async def opened(shop: Shop) -> tuple[Service, Table]:
-    service = await shop.service(limits=HASTY)
-    await service.create_database("shop")
-    return service, await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
 
 
 def writer_under(shop: Shop, start_ts: int) -> bytes:
@@ -48,8 +40,7 @@ async def undelivered(shop: Shop, service: Service, table: Table) -> CommitUndel
     pump = shop.pumps["a"]
     pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
     pump.faults.extend([Fault.REFUSE_TEXT] * 100)
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     with pytest.raises(CommitUndelivered) as caught:
         await txn.commit()
     pump.faults.clear()
@@ -63,7 +54,7 @@ async def gone(shop: Shop, writer: bytes) -> None:
 
 
 async def test_undelivered_commit_retires_writer_id_and_ends_its_lease(shop: Shop) -> None:
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     error = await undelivered(shop, service, table)
     left = writer_under(shop, error.start_ts)
     await gone(shop, left)
@@ -75,7 +66,7 @@ async def test_undelivered_commit_retires_writer_id_and_ends_its_lease(shop: Sho
 
 
 async def test_commit_repeated_after_rollback_by_pump_raises_transaction_rolled_back(shop: Shop) -> None:
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     error = await undelivered(shop, service, table)
     await gone(shop, writer_under(shop, error.start_ts))
     shop.pumps["a"].tombstones.add(error.start_ts)  # what a pump does then
@@ -85,10 +76,9 @@ async def test_commit_repeated_after_rollback_by_pump_raises_transaction_rolled_
 
 async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Shop) -> None:
     """One that runs under the same id is not ended with the one that failed, not even when its caller has gone."""
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     pump = shop.pumps["a"]
-    slow = await service.begin()
-    slow.insert(table, {"id": 7})
+    slow = await begun(service, table, 7)
     service.client._writer._limits = FAST
     taken = False
     pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT and not (taken and envelope.start_ts == slow.start_ts)
@@ -99,14 +89,12 @@ async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Sh
     with pytest.raises(asyncio.CancelledError):
         await committing
     service.client._writer._limits = replace(FAST, commit_budget_s=0)
-    failed = await service.begin()
-    failed.insert(table, {"id": 8})
+    failed = await begun(service, table, 8)
     with pytest.raises(CommitUndelivered):
         await failed.commit()
     shared = writer_under(shop, slow.start_ts)
     assert writer_under(shop, failed.start_ts) == shared
-    later = await service.begin()
-    later.insert(table, {"id": 9})
+    later = await begun(service, table, 9)
     with pytest.raises(CommitUndelivered):
         await later.commit()
     await gone(shop, writer_under(shop, later.start_ts))
@@ -118,12 +106,11 @@ async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Sh
 
 
 async def test_cancelled_commit_that_is_stored_retires_no_writer(shop: Shop) -> None:
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     pump = shop.pumps["a"]
     pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
     pump.faults.append(Fault.LOSE_ANSWER)
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     task = asyncio.create_task(txn.commit())
     await until(lambda: pump.received[-1].tp == BinlogType.COMMIT and pump.received[-1].start_ts == txn.start_ts)
     task.cancel()
@@ -137,10 +124,9 @@ async def test_cancelled_commit_that_is_stored_retires_no_writer(shop: Shop) -> 
 
 async def test_undelivered_rollback_retires_writer_id(shop: Shop) -> None:
     """Without a timestamp the prewrite is taken back; when that does not arrive, it is left to the pumps."""
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     pump = shop.pumps["a"]
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
+    txn = await begun(service, table)
     pump.only = lambda envelope: envelope.tp == BinlogType.ROLLBACK
     pump.faults.extend([Fault.REFUSE_TEXT] * 100)
     shop.timestamps.fail = 1
@@ -166,7 +152,7 @@ async def test_ddl_with_unknown_publication_retires_writer_id(shop: Shop, monkey
     monkeypatch.setattr(sdk_ddl, "CONFIRM_TRIES", 2)
     monkeypatch.setattr(sdk_ddl, "CONFIRM_PAUSE_S", 0.01)
     shop.etcd.__class__ = Silent
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     shop.etcd.silent = True  # type: ignore[attr-defined]
     with pytest.raises(DdlUndecided) as caught:
         await service.create_database("late")
@@ -179,7 +165,7 @@ async def test_ddl_with_unknown_publication_retires_writer_id(shop: Shop, monkey
 
 
 async def test_refused_ddl_retires_no_writer(shop: Shop) -> None:
-    service, table = await opened(shop)
+    service, table = await opened(shop, limits=HASTY)
     with pytest.raises(Exception, match="shop"):
         await service.create_database("shop")
     async with service.transaction() as txn:

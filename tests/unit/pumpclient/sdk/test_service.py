@@ -34,7 +34,7 @@ from pumpclient.sdk.lock import LOCK_KEY, DdlLockTimeout, ddl_lock
 from pumpclient.sdk.service import Service
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import until
-from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.sdk.conftest import Shop, begun
 
 
 def orders() -> Table:
@@ -85,8 +85,7 @@ async def test_transaction_that_fails_or_is_empty_sends_nothing(shop: Shop) -> N
             raise ZeroDivisionError
     async with service.transaction():
         pass
-    manual = await service.begin()
-    manual.insert(table, {"id": 1})
+    manual = await begun(service, table)
     await manual.rollback()
     assert not pump.received
     with pytest.raises(TransactionEnded, match="is rolled back"):

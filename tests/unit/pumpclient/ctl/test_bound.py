@@ -14,19 +14,12 @@ from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.bound import MARGIN_MS, decide, reset
 from pumpclient.ctl.errors import CommandError
-from pumpclient.ctl.options import Options
-from pumpclient.ctl.session import CommandSession
-from pumpclient.options import upstream
 from tests.support.memory_etcd import MemoryEtcd
+from tests.unit.pumpclient.ctl.conftest import session
 
 NOW_MS = 1_700_000_000_000
 FAR_MS = (1 << 45) - 1
 DAY_MS = 86_400_000
-
-
-def session(etcd: MemoryEtcd, **options: Any) -> CommandSession:
-    made = Options(**options)
-    return CommandSession(made, upstream(made.pd_urls), etcd, Registry(etcd), None)
 
 
 async def cluster(bound: bytes | None = str(FAR_MS).encode(), *, drainer_ts: int = 7) -> MemoryEtcd:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from binlog.cluster.kv import Etcd
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
@@ -24,30 +22,10 @@ from pumpclient.ctl.__main__ import COMMANDS, run
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import LogOutput
-from pumpclient.ctl.session import CommandSession
-from pumpclient.options import upstream
-from pumpclient.sdk.service import Service
 from tests.support.memory_etcd import MemoryEtcd
+from tests.unit.pumpclient.ctl.conftest import abandoned, session
 from tests.unit.pumpclient.sdk.conftest import Shop
-from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
-
-
-class Local(CommandSession):
-    """A session whose cluster id is known."""
-
-    async def cluster_id(self) -> int:
-        return CLUSTER_ID
-
-
-def session(etcd: Etcd, **options: Any) -> CommandSession:
-    made = Options(**options)
-    return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None)
-
-
-@pytest.fixture
-def lines() -> Any:
-    with structlog.testing.capture_logs() as captured:
-        yield captured
+from tests.unit.pumpclient.stub_pump import Fault
 
 
 @pytest.fixture
@@ -239,21 +217,6 @@ def test_parse_zone_reads_local_and_refuses_unknown_zone() -> None:
 
 
 # --- settle ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
-    made = Shop()
-    await made.add("a")
-    yield made
-    await made.close()
-
-
-async def abandoned(shop: Shop) -> tuple[StubPump, Service]:
-    """Pump a with one pending prewrite, 100, whose writer is gone."""
-    service = await shop.service()
-    await service.client.write_prewrite(100, b"t\x01", b"\x08\x01")
-    return shop.pumps["a"], service
 
 
 async def test_settle_without_start_ts_lists_pending_prewrites(shop: Shop, lines: list[Any]) -> None:

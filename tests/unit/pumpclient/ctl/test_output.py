@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import time
-from typing import Any
 
 import pytest
 from binlog.cluster.node import NodeStatus, State
@@ -14,18 +13,10 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
 
 from pumpclient.ctl import nodes, settle
-from pumpclient.ctl.options import Options
-from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, form_of, open_output
-from pumpclient.ctl.session import CommandSession
-from pumpclient.options import upstream
+from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, TableOutput, form_of, open_output
 from tests.support.memory_etcd import MemoryEtcd
-from tests.unit.pumpclient.ctl.test_commands import Local, abandoned
+from tests.unit.pumpclient.ctl.conftest import abandoned, session
 from tests.unit.pumpclient.sdk.conftest import Shop
-
-
-def session(etcd: Any, out: Output, **options: Any) -> CommandSession:
-    made = Options(**options)
-    return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None, out)
 
 
 async def register(etcd: MemoryEtcd, node_id: str, state: State, *, age_s: float) -> None:
@@ -88,24 +79,19 @@ async def test_json_output_of_several_commands_is_one_document(etcd: MemoryEtcd)
     assert [done["before"] for done in document["done"]] == ["online"]
 
 
-async def test_inspect_lists_pumps_and_pending_prewrites_as_table_and_json() -> None:
-    shop = Shop()
-    try:
-        await shop.add("a")
-        await abandoned(shop)
-        out, kept = io.StringIO(), io.StringIO()
-        await settle.inspect(session(shop.etcd, TableOutput(out, io.StringIO())))
-        pumps, pending = out.getvalue().splitlines()[1::2]
-        assert pumps.split()[0] == pending.split()[0] == "a"
-        assert pending.split()[1] == "100"
-        output = JsonOutput(kept, line=False)
-        await settle.inspect(session(shop.etcd, output))
-        output.end()
-        document = json.loads(kept.getvalue())
-        assert [row["pending"] for row in document["pumps"]] == [1]
-        assert [row["start_ts"] for row in document["pending_prewrites"]] == [100]
-    finally:
-        await shop.close()
+async def test_inspect_lists_pumps_and_pending_prewrites_as_table_and_json(shop: Shop) -> None:
+    await abandoned(shop)
+    out, kept = io.StringIO(), io.StringIO()
+    await settle.inspect(session(shop.etcd, TableOutput(out, io.StringIO())))
+    pumps, pending = out.getvalue().splitlines()[1::2]
+    assert pumps.split()[0] == pending.split()[0] == "a"
+    assert pending.split()[1] == "100"
+    output = JsonOutput(kept, line=False)
+    await settle.inspect(session(shop.etcd, output))
+    output.end()
+    document = json.loads(kept.getvalue())
+    assert [row["pending"] for row in document["pumps"]] == [1]
+    assert [row["start_ts"] for row in document["pending_prewrites"]] == [100]
 
 
 def test_table_output_aligns_cells_and_shows_missing_values_as_dash() -> None:

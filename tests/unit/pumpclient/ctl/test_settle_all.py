@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import structlog
 from binlog.cluster.published_jobs import key_of_version
 from binlog.cluster.writers import living_writers
 from binlog.tidb.job import ActionType, Job
@@ -14,19 +13,13 @@ from binlog.tidb.job import ActionType, Job
 from pumpclient.ctl import settle
 from pumpclient.ctl.errors import CommandError
 from pumpclient.payload import DdlFields, prewrite_payload
-from tests.unit.pumpclient.ctl.test_commands import session
+from tests.unit.pumpclient.ctl.conftest import session
 from tests.unit.pumpclient.sdk.conftest import Shop
 
 JOB = Job(
     id=7, type=ActionType.CREATE_SCHEMA, schema_state=5, schema_id=1, table_id=0, schema_name="s", table_name="",
     query="CREATE DATABASE s", schema_version=1, start_ts=300, real_start_ts=300, finished_ts=305,
 )  # fmt: skip
-
-
-@pytest.fixture
-def lines() -> Any:
-    with structlog.testing.capture_logs() as captured:
-        yield captured
 
 
 @pytest.fixture

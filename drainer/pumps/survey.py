@@ -1,14 +1,13 @@
-"""Computes the watermark from all pumps (correctness rule 8: which pumps count). The rules are in eligibility.py; the
-calls are here."""
+"""Computes the watermark from all pumps (correctness rule 8: which pumps count). The rules come first; the calls are in
+PumpSet."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from binlog.cluster.node import State
+from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import NodeRecord, Registry
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
 from binlog.runtime.log import get_logger
@@ -32,43 +31,27 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, T
 # A pump registers before it accepts a prewrite, so prewrites that a pump in neither list accepts later commit above the
 # watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
 # mod_revision too, or one could have been brought online, written to, and forced offline between two equal lists.
-@dataclass(frozen=True, slots=True)
-class RegisteredPump:
-    """One pump, from a linearizable read of the registry. `final`: the record of a `paused` pump states that
-    nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1: paused pumps); a Go pump never
-    does. `archived`: a topic in Kafka keeps its binlogs, also while it is offline."""
-
-    node_id: str
-    host: str
-    state: State
-    mod_revision: int
-    max_commit_ts: int
-    final: bool
-    archived: bool = False
-
-    @property
-    def gone(self) -> bool:
-        """Whether nothing can be read any more."""
-        return self.state is State.OFFLINE and not self.archived
-
-
-def counts(pump: RegisteredPump, *, after_ts: int) -> bool:
-    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
+def counts(pump: NodeStatus, *, after_ts: int, archived: bool = False) -> bool:
+    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it. `archived`: a
+    topic in Kafka keeps its binlogs, also while it is offline."""
     if pump.state is State.OFFLINE:
-        return pump.archived and pump.max_commit_ts > after_ts
+        return archived and pump.max_commit_ts > after_ts
+    # a final `paused` record states that nothing is pending there and nothing newer than max_commit_ts is stored (rule
+    # 1: paused pumps); that of a Go pump is never final
     return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
 
 
-def unchanged(before: Sequence[RegisteredPump], after: Sequence[RegisteredPump], *, after_ts: int) -> bool:
+def unchanged(
+    before: Sequence[NodeRecord], after: Sequence[NodeRecord], *, after_ts: int, archived: bool = False
+) -> bool:
     """Return whether answers collected between the two lists are valid."""
-    return _signature(before, after_ts) == _signature(after, after_ts)
 
+    def signature(record: NodeRecord) -> tuple[str, str, str, int]:
+        pump = record.status
+        revision = 0 if counts(pump, after_ts=after_ts, archived=archived) else record.mod_revision
+        return pump.node_id, pump.state, pump.host, revision
 
-def _signature(pumps: Sequence[RegisteredPump], after_ts: int) -> Mapping[str, tuple[str, str, int]]:
-    return {
-        pump.node_id: (pump.state, pump.host, 0 if counts(pump, after_ts=after_ts) else pump.mod_revision)
-        for pump in pumps
-    }
+    return {signature(record) for record in before} == {signature(record) for record in after}
 
 
 ATTEMPTS_MAX = 8
@@ -90,14 +73,14 @@ class PumpSet:
         membership: Membership | None = None,
         archived: bool = False,
     ) -> None:
-        """`membership`: None for a reader without a stored position. `archived`: see RegisteredPump."""
+        """`membership`: None for a reader without a stored position. `archived`: see `counts`."""
         self._registry = registry
         self._dial = dial
         self._membership = membership
         self._archived = archived
         self._probed_at: dict[str, float] = {}
         self._clients: dict[tuple[str, str], PumpClient] = {}
-        self._list: list[RegisteredPump] | None = None
+        self._list: Sequence[NodeRecord] | None = None
         self.views: dict[str, PumpView] = {}
 
     async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
@@ -108,12 +91,12 @@ class PumpSet:
         """
         for _ in range(ATTEMPTS_MAX):
             before = self._list if self._list is not None else await self._read_list(after_ts)
-            asked = [pump for pump in before if counts(pump, after_ts=after_ts)]
+            asked = [record.status for record in before if self._counts(record.status, after_ts)]
             answers = await asyncio.gather(
                 *(self._ask(pump, after_ts, limits) for pump in asked), return_exceptions=True
             )
             self._list = await self._read_list(after_ts)
-            if not unchanged(before, self._list, after_ts=after_ts):
+            if not unchanged(before, self._list, after_ts=after_ts, archived=self._archived):
                 continue
             found = (self._accept(p, a) for p, a in zip(asked, answers, strict=True))
             marks = tuple(mark for mark in found if mark is not None)
@@ -149,39 +132,46 @@ class PumpSet:
                 report_pending(view, found)
                 view.inspection = found
 
-        current = {(p.node_id, p.host) for p in self._list or () if not p.gone}
+        current = self._readable(self._list or ())
         await asyncio.gather(*(one(key, c) for key, c in self._clients.items() if key in current))
 
     async def close(self) -> None:
         clients, self._clients = self._clients, {}
         await asyncio.gather(*(client.close() for client in clients.values()))
 
-    async def _read_list(self, after_ts: int) -> list[RegisteredPump]:
+    def _counts(self, pump: NodeStatus, after_ts: int) -> bool:
+        return counts(pump, after_ts=after_ts, archived=self._archived)
+
+    def _readable(self, records: Sequence[NodeRecord]) -> set[tuple[str, str]]:
+        """Return the keys of the clients of the pumps from which something can still be read."""
+        pumps = (record.status for record in records)
+        return {(pump.node_id, pump.host) for pump in pumps if self._archived or pump.state is not State.OFFLINE}
+
+    async def _read_list(self, after_ts: int) -> Sequence[NodeRecord]:
         try:
             listing = await self._registry.list("pumps")
         except EtcdError as error:
             raise HeldBack("", f"the registry does not answer: {error}") from error
         if listing.unreadable:
             raise HeldBack(listing.unreadable[0], "its record in the registry cannot be read")
-        pumps = [registered_pump(record, archived=self._archived) for record in listing.nodes]
-        for pump in pumps:
+        for pump in (record.status for record in listing.nodes):
             view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
-            view.host, view.state, view.counts = pump.host, pump.state, counts(pump, after_ts=after_ts)
+            view.host, view.state, view.counts = pump.host, pump.state, self._counts(pump, after_ts)
             view.left_ts = self._membership.left_ts(pump.node_id) if self._membership is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
                 view.away.over("a pump that does not answer no longer counts for the watermark", pump=pump.node_id)
-        here = {pump.node_id for pump in pumps}
+        here = {record.status.node_id for record in listing.nodes}
         for view in self.views.values():
             if view.node_id not in here:  # only an operator removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
                 view.away.over("a pump that does not answer was removed from the registry", pump=view.node_id)
-        wanted = {(pump.node_id, pump.host) for pump in pumps if not pump.gone}
+        wanted = self._readable(listing.nodes)
         for key in [key for key in self._clients if key not in wanted]:
             await self._clients.pop(key).close()
-        return pumps
+        return listing.nodes
 
-    async def _ask(self, pump: RegisteredPump, after_ts: int, limits: BatchLimits) -> PumpMark:
+    async def _ask(self, pump: NodeStatus, after_ts: int, limits: BatchLimits) -> PumpMark:
         key = (pump.node_id, pump.host)
         client = self._clients.get(key)
         if client is None:
@@ -197,7 +187,7 @@ class PumpSet:
             client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
             return await client.mark(after_ts=after_ts, limits=limits)
 
-    async def _probe(self, pump: RegisteredPump, after_ts: int, limits: BatchLimits) -> PumpMark | None:
+    async def _probe(self, pump: NodeStatus, after_ts: int, limits: BatchLimits) -> PumpMark | None:
         """After the connection to a Go pump was lost, return the answer of a Python pump that replaced it; None if
         there is none."""
         key, now = (pump.node_id, pump.host), time.monotonic()
@@ -216,7 +206,7 @@ class PumpSet:
         _log.info("a Python pump replaced a Go pump", pump=pump.node_id, host=pump.host)
         return found
 
-    def _accept(self, pump: RegisteredPump, answer: PumpMark | BaseException) -> PumpMark | None:
+    def _accept(self, pump: NodeStatus, answer: PumpMark | BaseException) -> PumpMark | None:
         """Return the mark; None if an offline pump's topic has been read to its end."""
         view = self.views[pump.node_id]
         if isinstance(answer, PumpMark):
@@ -233,20 +223,6 @@ class PumpSet:
         view.away.failed(pump=pump.node_id, state=pump.state, error=view.error)
         why = f"{pump.state}, does not answer: {answer}" if isinstance(answer, PumpUnavailable) else str(answer)
         raise HeldBack(pump.node_id, why) from answer
-
-
-def registered_pump(record: NodeRecord, *, archived: bool = False) -> RegisteredPump:
-    """Convert a registry record."""
-    status = record.status
-    return RegisteredPump(
-        status.node_id,
-        status.host,
-        status.state,
-        record.mod_revision,
-        status.max_commit_ts,
-        final=status.final,
-        archived=archived,
-    )
 
 
 def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
-from binlog.cluster.node import State
+from binlog.cluster.node import FINAL_LABEL, NodeStatus, State
+from binlog.cluster.registry import NodeRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.pumps.go_pump import ReceivedBinlog, cut
-from drainer.pumps.survey import RegisteredPump, counts, unchanged
+from drainer.pumps.survey import counts, unchanged
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, ranges_of, watermark_of
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
@@ -131,7 +133,11 @@ def test_batch_ends_before_ddl_or_newer_schema_version() -> None:
 # Correctness rule 8: which pumps count, and when the answers between two lists may be believed.
 
 
-ONLINE = RegisteredPump("a", "h:1", State.ONLINE, 5, 100, final=False)
+ONLINE = NodeStatus("a", "h:1", State.ONLINE, max_commit_ts=100)
+
+
+def listed(mod_revision: int = 5, **changes: Any) -> NodeRecord:
+    return NodeRecord(replace(ONLINE, **changes), mod_revision)
 
 
 @pytest.mark.parametrize("state", [State.ONLINE, State.PAUSING, State.CLOSING, State.PAUSED])
@@ -145,34 +151,34 @@ def test_offline_pump_does_not_count() -> None:
 
 def test_paused_pump_counts_until_its_last_commit_is_read() -> None:
     """Rule 1: `paused` is written with nothing pending and writes closed, so max_commit_ts is its last."""
-    paused = replace(ONLINE, state=State.PAUSED, final=True)
+    paused = replace(ONLINE, state=State.PAUSED, label={FINAL_LABEL: "true"})
     assert counts(paused, after_ts=99)
     assert not counts(paused, after_ts=100)
 
 
 def test_paused_go_pump_always_counts() -> None:
-    assert counts(replace(ONLINE, state=State.PAUSED, final=False), after_ts=10**18)
+    assert counts(replace(ONLINE, state=State.PAUSED), after_ts=10**18)
 
 
 def test_heartbeat_of_counting_pump_does_not_restart_survey() -> None:
-    assert unchanged([ONLINE], [replace(ONLINE, mod_revision=6, max_commit_ts=200)], after_ts=0)
+    assert unchanged([listed()], [listed(6, max_commit_ts=200)], after_ts=0)
 
 
 @pytest.mark.parametrize(
     "after",
     [
-        [replace(ONLINE, state=State.PAUSING)],
-        [replace(ONLINE, host="h:2")],
-        [ONLINE, replace(ONLINE, node_id="b")],
+        [listed(state=State.PAUSING)],
+        [listed(host="h:2")],
+        [listed(), listed(node_id="b")],
         [],
     ],
 )
-def test_change_of_state_host_or_members_restarts_survey(after: list[RegisteredPump]) -> None:
-    assert not unchanged([ONLINE], after, after_ts=0)
+def test_change_of_state_host_or_members_restarts_survey(after: list[NodeRecord]) -> None:
+    assert not unchanged([listed()], after, after_ts=0)
 
 
 def test_offline_pump_with_new_mod_revision_restarts_survey() -> None:
     """The counterexample of rule 8: only the mod_revision of the pump that does not count tells."""
-    before = replace(ONLINE, state=State.OFFLINE, mod_revision=7)
+    before = listed(7, state=State.OFFLINE)
     assert unchanged([before], [before], after_ts=0)
     assert not unchanged([before], [replace(before, mod_revision=9)], after_ts=0)

@@ -143,25 +143,3 @@ class PendingSet:
             entry.held = True
             self._entries[entry.start_ts] = entry
             heapq.heappush(self._heap, entry.start_ts)
-
-
-@dataclass(slots=True)
-class Resolved:
-    """The resolved ts that was returned last. It never decreases while the pump runs (correctness rule 4: resolved
-    never decreases).
-
-    `ts` starts at the persisted value. After a kill that value may be up to a second old; the rule says why this is
-    harmless."""
-
-    ts: int = 0
-
-    def advance(self, fetched_ts: int, oldest_pending: int | None) -> int:
-        """Advance and return the resolved ts. `fetched_ts` must have been fetched before `oldest_pending` was read."""
-        reach = fetched_ts if oldest_pending is None else min(fetched_ts, oldest_pending - 1)
-        if reach > self.ts:
-            self.ts = reach
-        return self.ts
-
-    def is_late(self, commit_ts: int) -> bool:
-        """Return whether a commit that becomes visible now breaks the protocol: pulls may have passed its ts."""
-        return commit_ts <= self.ts

@@ -18,7 +18,7 @@ from pump.pull.batch_end import plan_batch
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk, Reader
 from pump.pull.skip import skip_binlog
-from pump.store.pending import Resolved
+from pump.store.resolver import Resolver
 
 PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a thread
 
@@ -28,11 +28,11 @@ _T = TypeVar("_T")
 class ReadPath:
     """Reads what a store serves. Nothing here writes but `skip_binlog`, which marks one damaged binlog in the index."""
 
-    def __init__(self, index: Index, log: ValueLog, resolved: Resolved) -> None:
+    def __init__(self, index: Index, log: ValueLog, resolver: Resolver) -> None:
         # Parts of the store
         self._index = index  # any thread
         self._log = log  # any thread: only reads
-        self._resolved = resolved  # event loop: only reads
+        self._resolver = resolver  # event loop: only reads
         # Owned by this object
         self._reader = Reader(index, log)  # any thread
 
@@ -50,8 +50,8 @@ class ReadPath:
 
     async def count(self, after_ts: int, until_ts: int) -> WatermarkResp:
         """Return what a pull of (after_ts, until_ts] must return, as a batch. Raises NotResolved, PurgedPosition."""
-        if until_ts > self._resolved.ts:
-            raise NotResolved(until_ts, self._resolved.ts)
+        if until_ts > self._resolver.ts:
+            raise NotResolved(until_ts, self._resolver.ts)
         plan = await self.plan(after_ts, until_ts, WatermarkReq())
         self._reader.check_position(after_ts)  # after the index was read, as in a pull
         return plan
@@ -76,8 +76,8 @@ class ReadPath:
         """Do `pull`, but yield what `shape` makes of the chunks. `shape` runs in a thread.
 
         The next piece is made while the caller sends the current one."""
-        if until_ts > self._resolved.ts:
-            raise NotResolved(until_ts, self._resolved.ts)
+        if until_ts > self._resolver.ts:
+            raise NotResolved(until_ts, self._resolver.ts)
         chunks = self._reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
         shaped = shape(chunks)
         step: Callable[[], _T | None] = lambda: next(shaped, None)  # noqa: E731

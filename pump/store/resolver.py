@@ -9,7 +9,7 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pump.store.pending import PendingSet, Resolved
+from pump.store.pending import PendingSet
 from pump.store.ts_limit import Horizon
 
 _log = get_logger("pump.store.resolver")
@@ -17,28 +17,25 @@ _log = get_logger("pump.store.resolver")
 
 class Resolver:
     """Advances the resolved ts: on `refresh`, and after `request_refresh` while a pull waits. Use it only on the event
-    loop."""
+    loop.
 
-    def __init__(
-        self, pending: PendingSet, resolved: Resolved, timestamps: TimestampSource, horizon: Horizon | None = None
-    ) -> None:
-        self.horizon = horizon or Horizon()
+    `ts` is the resolved ts that was returned last. It never decreases while the pump runs (correctness rule 4: resolved
+    never decreases). It starts at the persisted value. After a kill that value may be up to a second old; the rule says
+    why this is harmless."""
+
+    def __init__(self, pending: PendingSet, timestamps: TimestampSource, horizon: Horizon) -> None:
+        self.horizon = horizon
+        self.ts = 0
         self._pending = pending
-        self._resolved = resolved
         self._timestamps = timestamps
         self._moved = asyncio.Event()
         self._waiting = 0
         self._visible_ts = 0
         self._requested = asyncio.Event()
 
-    @property
-    def ts(self) -> int:
-        """The resolved ts that was returned last."""
-        return self._resolved.ts
-
     def is_late(self, commit_ts: int) -> bool:
-        """See Resolved.is_late."""
-        return self._resolved.is_late(commit_ts)
+        """Return whether a commit that becomes visible now breaks the protocol: pulls may have passed its ts."""
+        return commit_ts <= self.ts
 
     async def fetch(self) -> int:
         """Fetch T, for `advance`. Raises TimestampUnavailable."""
@@ -51,12 +48,13 @@ class Resolver:
     def advance(self, fetched_ts: int) -> int:
         """Advance and return the resolved ts with a T that the caller fetched before this call."""
         self.horizon.saw(fetched_ts)
-        before = self._resolved.ts
-        after = self._resolved.advance(fetched_ts, self._pending.oldest())
-        if after > before:
+        oldest = self._pending.oldest()
+        reach = fetched_ts if oldest is None else min(fetched_ts, oldest - 1)
+        if reach > self.ts:
+            self.ts = reach
             self._moved.set()
             self._moved = asyncio.Event()
-        return after
+        return self.ts
 
     async def passed(self, ts: int) -> int:
         """Wait until the resolved ts is above `ts`, then return it. While the caller waits, requested refreshes are
@@ -69,9 +67,9 @@ class Resolver:
         try:
             if self._visible_ts > ts:
                 self._requested.set()
-            while self._resolved.ts <= ts:
+            while self.ts <= ts:
                 await self._moved.wait()
-            return self._resolved.ts
+            return self.ts
         finally:
             self._waiting -= 1
 

@@ -24,7 +24,7 @@ from pump.log.value_log import ValueLog
 from pump.store.group_commit import Writer
 from pump.store.matcher import Matcher
 from pump.store.options import StoreOptions
-from pump.store.pending import Pending, PendingSet, Resolved
+from pump.store.pending import Pending, PendingSet
 from pump.store.progress import Progress
 from pump.store.read_path import ReadPath
 from pump.store.recovery import Recovered, recover
@@ -59,9 +59,7 @@ class Store:
         self.reading = ReadingProgress()  # the thread of `open`; any thread may read it
         self.opened = False  # event loop
         self.pending = PendingSet()  # event loop; after `open`, only `writes` changes it
-        self._resolved = Resolved()  # event loop; the resolver changes it
-        horizon = Horizon(self._options.ts_ahead_max_s)
-        self.resolver = Resolver(self.pending, self._resolved, timestamps, horizon)  # event loop
+        self.resolver = Resolver(self.pending, timestamps, Horizon(self._options.ts_ahead_max_s))  # event loop
         self._resolver_task: asyncio.Task[None] | None = None  # event loop
         self._broken = asyncio.Event()  # event loop; set when the log is broken
 
@@ -102,13 +100,13 @@ class Store:
 
     def _restore(self, index: Index, log: ValueLog, checkpoints: Checkpoints, recovered: Recovered) -> None:
         """Set up the parts of the store from the recovered files."""
-        options, resolved = self._options, self._resolved
+        options, resolver = self._options, self.resolver
         self.index, self.log, self.checkpoints = index, log, checkpoints
         loop = asyncio.get_running_loop()
         log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
         self._restore_pending(recovered)
-        resolved.ts = index.max_commit_ts()
+        resolver.ts = index.max_commit_ts()
         matcher = Matcher(
             index,
             log.read,
@@ -118,12 +116,12 @@ class Store:
             lost=self._lost_at,
             recent_max=options.writer.recent_max,
         )
-        self.largest_ts = max(matcher.largest_ts, resolved.ts)
+        self.largest_ts = max(matcher.largest_ts, resolver.ts)
         progress = Progress(log, index, self.checkpoints, checkpoint_bytes=options.checkpoint_bytes)
-        self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolved.ts, options=options.writer)
+        self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolver.ts, options=options.writer)
         self._writer.start(recovered.head)
-        self.writes = WritePath(log, index, self._writer, self.space, self.pending, self.resolver, options)
-        self.reads = ReadPath(index, log, resolved)
+        self.writes = WritePath(log, index, self._writer, self.space, self.pending, resolver, options)
+        self.reads = ReadPath(index, log, resolver)
 
     def _restore_pending(self, recovered: Recovered) -> None:
         now_s, now_ms = time.monotonic(), time.time() * 1000
@@ -192,7 +190,7 @@ class Store:
     @property
     def resolved_ts(self) -> int:
         """The resolved ts that was returned last."""
-        return self._resolved.ts
+        return self.resolver.ts
 
     def oldest_pending(self) -> Pending | None:
         """Return the pending prewrite with the smallest start_ts if the log holds it, else None."""

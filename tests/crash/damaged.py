@@ -89,7 +89,7 @@ async def judged(directory: Path) -> Judged:
             found.started = True
             found.pending = {entry.start_ts for entry in store.pending.first(1000)}
             found.named += [str(error) for error in store.damage]
-            store._resolved.ts = FAR
+            store.resolver.ts = FAR
             found.served, errors = await _read(store)
             found.named += errors
         finally:

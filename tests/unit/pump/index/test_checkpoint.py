@@ -73,7 +73,7 @@ async def check(directory: Path) -> None:
         assert store.damage == []
         assert [entry.start_ts for entry in store.pending.first(999)] == PENDING
         assert [store.index.outcome(ts) for ts in ROLLED_BACK] == [0] * len(ROLLED_BACK)
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == WANTED
 
 
@@ -237,7 +237,7 @@ async def test_purge_point_survives_loss_of_index(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "b" / "kv")
     async with opened(tmp_path / "b", SetClock(FAR)) as store:
         assert store.reads.purged_ts == 25
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         with pytest.raises(PurgedPosition):
             await binlogs_of(store)
         assert await binlogs_of(store, 25) == [merged(30, 40)]

@@ -165,7 +165,7 @@ async def purging(store: Store) -> None:
     index = PurgedWhileLooking.__new__(PurgedWhileLooking)
     vars(index).update(vars(store.index))  # the same database: LevelDB opens one only once
     index.purge_ts = 25
-    store.reads = ReadPath(index, store.log, store._resolved)
+    store.reads = ReadPath(index, store.log, store.resolver)
 
 
 async def test_pull_fails_if_position_is_purged_between_two_index_reads(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_
     before = counted()
     for start in range(3):
         async with opened(directory, SetClock(FAR)) as store:
-            store._resolved.ts = FAR
+            store.resolver.ts = FAR
             plan = await store.reads.count(0, FAR)
             if not start:
                 with pytest.raises(DamagedRecord, match=r"byte \d+: .*the binlog of commit_ts 40 needs it"):
@@ -69,7 +69,7 @@ async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_
 
 async def test_skipped_damaged_ddl_keeps_its_job_id(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert (await store.reads.skip_binlog(40, dry_run=False)).ddl_job_id == 7
         plan = await store.reads.plan(
             0, FAR, WatermarkReq(batch_bytes_max=1 << 20, stop_at_schema=True, schema_version=99)
@@ -81,7 +81,7 @@ async def test_skipped_damaged_ddl_keeps_its_job_id(tmp_path: Path) -> None:
 
 async def test_skip_of_readable_unknown_or_purged_binlog_is_refused(tmp_path: Path) -> None:
     async with opened(await three(tmp_path), SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         for commit_ts in (20, 60):
             with pytest.raises(NotDamaged, match=f"commit_ts {commit_ts} is readable.*ignore-txn-commit-ts"):
                 await store.reads.skip_binlog(commit_ts, dry_run=False)
@@ -101,12 +101,12 @@ async def test_skip_works_for_commit_whose_prewrite_position_is_unknown(tmp_path
     damage(here, prewrite(30))
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
-            store._resolved.ts = FAR
+            store.resolver.ts = FAR
             await store.reads.skip_binlog(40, dry_run=False)
             assert [scan(payload).commit_ts for payload in await binlogs_of(store)] == [20, 40]
     shutil.rmtree(here / "kv")
     async with opened(here, SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         with pytest.raises(DamagedRecord):  # an index that is made anew knows nothing of it
             await binlogs_of(store)
 
@@ -115,7 +115,7 @@ async def test_skip_works_if_prewrite_and_commit_are_both_damaged(tmp_path: Path
     directory = await three(tmp_path)
     damage(directory, commit(30, 40))
     async with opened(directory, SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         await store.reads.skip_binlog(40, dry_run=False)
         assert [scan(payload).start_ts for payload in await binlogs_of(store)] == [10, 30, 50]
 
@@ -132,7 +132,7 @@ async def test_skip_works_for_binlog_served_in_parts(tmp_path: Path) -> None:
         await write(store, prewrite(10), commit(10, 20), prewrite(30, row=LARGE), commit(30, 40))
     damage(tmp_path / "a", prewrite(30, row=LARGE))
     async with opened(tmp_path / "a", SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         with pytest.raises(DamagedRecord, match="commit_ts 40 needs it"):
             await parts(store)
         await store.reads.skip_binlog(40, dry_run=False)

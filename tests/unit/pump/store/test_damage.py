@@ -73,7 +73,7 @@ async def left_behind(
 
 async def all_but(store: Store, ts: int, place: str, *, wanted: list[bytes]) -> None:
     """Everything but the commit at `ts` is served; a pull that comes to it names the place."""
-    store._resolved.ts = FAR
+    store.resolver.ts = FAR
     with pytest.raises(DamagedRecord, match=place):
         await binlogs_of(store)
     assert await binlogs_of(store, 0, ts - 1) + await binlogs_of(store, ts, FAR) == wanted
@@ -113,7 +113,7 @@ async def test_what_follows_a_broken_record_was_not_acknowledged_if_the_machine_
     whole = path.read_bytes() + encode_record(prewrite(30))
     path.write_bytes(whole + b"\0" + encode_record(prewrite(40, row=blob))[1:])
     async with opened(tmp_path / "b", SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         found = await binlogs_of(store), [entry.start_ts for entry in store.pending.first(9)], len(store.damage)
     searched = [merged(10, 20), merged(50, 60)], [30], 1
     assert found == (([merged(10, 20)], [30], 0) if boot == "same" else searched)
@@ -185,7 +185,7 @@ async def test_a_damaged_prewrite_that_the_index_knows_stays_pending(tmp_path: P
     async with opened(here, SetClock(FAR)) as store:
         await store.writes.settle(30, 0)
         await write(store, commit(50, 60))
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(50, 60)], "an operator may say that it is nothing"
 
 
@@ -210,12 +210,12 @@ async def test_repeated_prewrite_replaces_damaged_one(tmp_path: Path) -> None:
     damage(here, prewrite(30))
     async with opened(here, SetClock(FAR)) as store:
         await write(store, prewrite(30))
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
         copy_running(here, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "kv")
     async with opened(tmp_path / "again", SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
 
 
@@ -224,13 +224,13 @@ async def test_repeated_prewrite_that_was_not_indexed_replaces_damaged_one(tmp_p
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), commit(30, 40)))
     damage(here, prewrite(30))
     async with opened(here, SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         with pytest.raises(DamagedRecord):
             await binlogs_of(store)
     with (here / "value" / "000000.vlog").open("ab") as log:
         log.write(encode_record(prewrite(30)))
     async with opened(here, SetClock(FAR)) as store:
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
 
 
@@ -239,7 +239,7 @@ async def test_commit_without_prewrite_in_undamaged_log_is_not_served(tmp_path: 
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(commit(30, 40),))
     async with opened(here, SetClock(FAR)) as store:
         await write(store, commit(50, 60))
-        store._resolved.ts = FAR
+        store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20)]
 
 

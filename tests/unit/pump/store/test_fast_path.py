@@ -325,7 +325,7 @@ async def test_fast_path_group_rotates_files_and_records_commits_across_files(tm
 async def test_fast_path_counts_late_commit_and_refuses_on_full_disk(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         assert await submitted(store, [prewrite(BASE)]) == [None]
-        store._resolved.ts = BASE + 5
+        store.resolver.ts = BASE + 5
         assert await submitted(store, [commit(BASE, BASE + 3)]) == [None]
         assert list(store.writes.late_ts) == [BASE + 3]
         store.space._stop_bytes = 1 << 62

@@ -7,7 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.store.pending import Pending, PendingSet, Resolved
+from pump.store.pending import Pending, PendingSet
+from pump.store.resolver import Resolver
+from pump.store.ts_limit import Horizon
+from tests.unit.pump.build import SetClock
 
 
 def arrived(*starts: int) -> PendingSet:
@@ -17,25 +20,29 @@ def arrived(*starts: int) -> PendingSet:
     return pending
 
 
+def resolver_of(pending: PendingSet) -> Resolver:
+    return Resolver(pending, SetClock(), Horizon())
+
+
 def test_rule_4_resolved_never_goes_back() -> None:
     """An old prewrite that arrives late holds the next steps, not the ones given out."""
-    pending, resolved = PendingSet(), Resolved()
-    assert resolved.advance(100, pending.oldest()) == 100
+    resolved = resolver_of(pending := PendingSet())
+    assert resolved.advance(100) == 100
     pending.arrive(50, since_s=0, size=1)
-    assert resolved.advance(200, pending.oldest()) == 100
+    assert resolved.advance(200) == 100
     pending.stored([50])
     pending.settled([50])
-    assert resolved.advance(150, pending.oldest()) == 150
-    assert resolved.advance(120, pending.oldest()) == 150
+    assert resolved.advance(150) == 150
+    assert resolved.advance(120) == 150
 
 
 def test_resolved_ts_stays_below_oldest_pending_prewrite() -> None:
     """One slow transaction holds back only what is newer than its own start."""
-    pending, resolved = arrived(70, 30, 90), Resolved()
-    assert resolved.advance(100, pending.oldest()) == 29
+    resolved = resolver_of(pending := arrived(70, 30, 90))
+    assert resolved.advance(100) == 29
     pending.stored([30])
     pending.settled([30])
-    assert resolved.advance(100, pending.oldest()) == 69
+    assert resolved.advance(100) == 69
 
 
 def test_prewrite_sent_twice_stays_pending_after_first_copy_fails() -> None:
@@ -124,7 +131,7 @@ def test_restored_prewrites_hold_resolved_ts() -> None:
     """What recovery found counts as before the crash."""
     pending = PendingSet()
     pending.restore([Pending(40, 0.0, 1), Pending(20, 0.0, 1)])
-    assert Resolved().advance(100, pending.oldest()) == 19
+    assert resolver_of(pending).advance(100) == 19
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
@@ -132,7 +139,7 @@ def test_rule_6_and_4_every_commit_is_above_resolved_ts_in_any_interleaving(seed
     """Writers in any interleaving: T is fetched before the set is read, so no commit lands at or below resolved."""
     dice = random.Random(seed)
     clock = 0
-    pending, resolved = PendingSet(), Resolved()
+    resolved = resolver_of(pending := PendingSet())
     acked: list[int] = []
     fetched: list[int] = []
     begun: list[int] = []
@@ -153,17 +160,7 @@ def test_rule_6_and_4_every_commit_is_above_resolved_ts_in_any_interleaving(seed
         elif move == "fetch":
             fetched.append(clock)
         elif move == "resolve" and fetched:
-            resolved.advance(fetched.pop(0), pending.oldest())
+            resolved.advance(fetched.pop(0))
     # commits whose ts was taken but which are stored later are held by their prewrite
     for ts in acked:
         assert resolved.ts < ts or not resolved.is_late(clock + 1)
-
-
-def test_pending_set_read_before_ts_fetch_lets_resolved_ts_pass_a_commit() -> None:
-    """Reading the set first and fetching T afterwards resolves past a transaction that began in between."""
-    pending = PendingSet()
-    oldest = pending.oldest()
-    pending.arrive(50, since_s=0, size=1)  # begins, prewrites, takes commit_ts 60
-    wrong, right = Resolved(), Resolved()
-    assert wrong.advance(100, oldest) >= 60
-    assert right.advance(100, pending.oldest()) < 60

@@ -57,7 +57,7 @@ async def check(directory: Path, steps: int) -> None:
     served, pending = state_after(steps)
     async with opened(directory, SetClock(100)) as store:
         assert [entry.start_ts for entry in store.pending.first(99)] == pending
-        store._resolved.ts = 99
+        store.resolver.ts = 99
         assert await binlogs_of(store) == served
 
 
@@ -148,7 +148,7 @@ async def test_recovery_adds_records_written_by_go_pump_meanwhile(tmp_path: Path
             db.put(keys.HANDLE, pointer)
     async with opened(directory, SetClock(100)) as store:
         assert [entry.start_ts for entry in store.pending.first(9)] == [71]
-        store._resolved.ts = 99
+        store.resolver.ts = 99
         assert await binlogs_of(store) == [merged(10, 20), merged(31, 40), merged(30, 60), merged(70, 80)]
         head = store.index.own_head()
         assert head is not None
@@ -167,7 +167,7 @@ async def test_recovery_reports_damage_within_log_and_serves_following_records(t
     async with opened(here, SetClock(100)) as store:
         assert str(path) in str(store.damage[0])
         assert f"byte {at}" in str(store.damage[0])
-        store._resolved.ts = 99
+        store.resolver.ts = 99
         assert await binlogs_of(store) == [merged(10, 20), merged(31, 40)]
 
 
@@ -180,7 +180,7 @@ async def test_recovery_serves_commit_whose_prewrite_is_before_read_start(tmp_pa
     with (directory / "value" / "000000.vlog").open("ab") as log:
         log.write(encode_record(commit(30, 60)))
     async with opened(directory, SetClock(100)) as store:
-        store._resolved.ts = 99
+        store.resolver.ts = 99
         assert (await binlogs_of(store))[-1] == merged(30, 60)
 
 

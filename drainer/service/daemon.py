@@ -341,11 +341,11 @@ async def _drain(
         stack.push_async_callback(clock.close)
         pages.shown = status
         await node.register()
-        stack.push_async_callback(node.leave)
+        stack.push_async_callback(node.move, Event.DRAINED)
         heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
         stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
-        stack.push_async_callback(lambda: node.stopping(asked.event))
+        stack.push_async_callback(lambda: node.move(asked.event))
         stack.callback(setattr, status, "phase", "stopping")
         if await spark.start():
             status.phase = ""

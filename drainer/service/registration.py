@@ -27,7 +27,7 @@ class Displaced(BinlogError):
 
 class DrainerNode:
     """The drainer's registry record: `online` after `register`, then refreshed by `heartbeats`, `pausing` or `closing`
-    after `stopping`, `paused` or `offline` after `leave`.
+    while the last batch in flight continues, `paused` or `offline` at the end.
 
     `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20: what pumps
     must keep). `status_addr`: host:port where binlogctl finds /state, stored in a label; "" for none.
@@ -76,15 +76,8 @@ class DrainerNode:
                 if failures >= FAILURES_MAX:
                     raise
 
-    async def stopping(self, event: Event) -> None:
-        """Write `pausing` or `closing`; the batch in flight continues."""
-        await self._move(event)
-
-    async def leave(self) -> None:
-        """Write the final state. If that fails, the record of the last heartbeat stays."""
-        await self._move(Event.DRAINED)
-
-    async def _move(self, event: Event) -> None:
+    async def move(self, event: Event) -> None:
+        """Write the state after `event`. If that fails, the record of the last heartbeat stays."""
         self.state = next_state(self.state, event)
         try:
             await self._write(self.state)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -67,14 +66,6 @@ class DecideTransaction(Section):
     action: Literal["run-again", "skip"]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """`run`: called with the body and the client's name, returns the message of the answer, or raises Refusal."""
-
-    body: type[Section]
-    run: Callable[[Any, str], str]
-
-
 class SteeringApi:
     """Carries out the requests, on the event loop. `runs_text`: whether the destination runs statements of an
     operator."""
@@ -85,12 +76,14 @@ class SteeringApi:
         self._pipeline = pipeline
         self._scheduler = scheduler
         self._steering = scheduler.steering
-        self._commands: Mapping[str, Command] = {
-            "pause": Command(NoFields, self._pause),
-            "resume": Command(NoFields, self._resume),
-            "update": Command(Update, self._update),
-            "decide-ddl": Command(DecideDdl, self._decide_ddl),
-            "decide-transaction": Command(DecideTransaction, self._decide_transaction),
+        # The body, and what is called with it and the client's name; that returns the message of the answer, or raises
+        # Refusal.
+        self._commands: Mapping[str, tuple[type[Section], Callable[[Any, str], str]]] = {
+            "pause": (NoFields, self._pause),
+            "resume": (NoFields, self._resume),
+            "update": (Update, self._update),
+            "decide-ddl": (DecideDdl, self._decide_ddl),
+            "decide-transaction": (DecideTransaction, self._decide_transaction),
         }
 
     async def handle(self, request: Request) -> Response:
@@ -107,7 +100,8 @@ class SteeringApi:
         command = self._commands.get(name)
         if command is None:
             raise Refusal(UNKNOWN, f"invalid command {name}: one of {', '.join(self._commands)} was expected")
-        return command.run(body_of(request.body, command.body), request.peer)
+        body, run = command
+        return run(body_of(request.body, body), request.peer)
 
     def _pause(self, _body: NoFields, who: str) -> str:
         if self._steering.paused:

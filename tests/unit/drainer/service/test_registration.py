@@ -35,9 +35,9 @@ async def test_drainer_record_follows_position_of_destination() -> None:
     broken = LocalBatch([[b"no binlog"]], middle, END)
     with pytest.raises(BinlogError):
         run.pipeline.run(PlannedBatch(middle, END, Mode.DRIVER, (), 1), broken)
-    await node.stopping(Event.PAUSE)
+    await node.move(Event.PAUSE)
     assert (await record(registry)).state is State.PAUSING
-    await node.leave()
+    await node.move(Event.DRAINED)
     left = await record(registry)
     assert (left.state, left.max_commit_ts) == (State.PAUSED, middle)
     assert run.store.commit_ts == middle
@@ -58,9 +58,9 @@ async def test_closed_drainer_is_registered_as_offline() -> None:
     node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 5, started_ts=1, status_addr="h:9249")
     await node.register()
     assert (await record(registry)).label == {"status": "h:9249"}
-    await node.stopping(Event.CLOSE)
+    await node.move(Event.CLOSE)
     assert (await record(registry)).state is State.CLOSING
-    await node.leave()
+    await node.move(Event.DRAINED)
     assert (await record(registry)).state is State.OFFLINE
 
 
@@ -81,7 +81,7 @@ async def test_drainer_record_write_with_lost_answer_is_recognised_as_its_own() 
     async with asyncio.timeout(60):
         while len(etcd.results) > 2:  # noqa: ASYNC110  the results have no event
             await asyncio.sleep(0.005)
-        await node.stopping(Event.PAUSE)
+        await node.move(Event.PAUSE)
         while etcd.results or (await record(Registry(etcd))).state is not State.PAUSING:
             await asyncio.sleep(0.005)
             assert not beating.done(), beating

@@ -74,17 +74,6 @@ async def test_rule_7_failover_continues_above_last_timestamp_of_old_leader() ->
         assert await b.timestamps(1) > last
 
 
-async def test_rule_7_leader_refuses_when_its_clock_says_the_term_is_over() -> None:
-    """It was stopped for a minute: nothing has told it that its lease is gone, and still it does not answer."""
-    etcd, clocks = MemoryEtcd(), Clocks()
-    async with candidate(etcd, "a:1", clocks) as a:
-        await until(lambda: a.leads)
-        await a.timestamps(1)
-        clocks.boot_s += 60
-        with pytest.raises(NotLeader):
-            await a.timestamps(1)
-
-
 async def test_rule_7_lease_is_checked_after_allocation() -> None:
     """The process is stopped between the two."""
     etcd, clocks = MemoryEtcd(), Clocks()

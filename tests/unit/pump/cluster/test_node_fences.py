@@ -173,8 +173,10 @@ async def test_lost_answer_no_longer_excuses_a_record_after_next_write() -> None
     assert node.refuses_prewrites
 
 
-async def test_watch_ignores_own_writes_and_other_records_and_notices_deletion() -> None:
-    """Heartbeats, one whose answer was lost, and another pump's record are not foreign; a deletion is."""
+@pytest.mark.parametrize("said", ["removed", "offline"])
+async def test_rule_2_watch_stops_prewrites_at_once_after_foreign_write(said: str) -> None:
+    """Between two heartbeats a prewrite could be acknowledged by a pump that no longer counts. Heartbeats, one whose
+    answer was lost, and another pump's record are not foreign."""
     etcd = BusyEtcd()
     node = await registered(etcd)
     watch = asyncio.create_task(node.watch())
@@ -190,9 +192,9 @@ async def test_watch_ignores_own_writes_and_other_records_and_notices_deletion()
     await etcd.put(key_of("pumps", "p2"), NodeStatus("p2", "x:1", State.ONLINE).to_json())
     await _turns()
     assert node.refuses_prewrites == ""
-    await etcd.delete(KEY)
+    await (etcd.delete(KEY) if said == "removed" else etcd.foreign())
     await asyncio.wait_for(watch, 60)
-    assert node.refuses_prewrites == "removed"
+    assert node.refuses_prewrites == said
 
 
 async def test_watch_event_of_own_heartbeat_before_its_answer_is_not_foreign() -> None:

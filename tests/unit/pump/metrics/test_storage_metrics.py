@@ -7,7 +7,6 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-import plyvel
 import pytest
 from binlog.cluster.registry import Registry
 from binlog.errors import LogBroken
@@ -167,21 +166,6 @@ async def test_storage_errors_are_counted_by_label(tmp_path: Path, monkeypatch: 
         "batch_write_kv": 0,
         "feed_pre_write_value": 0,
     }
-
-
-async def test_failed_index_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = value("pump_storage_error_count", "batch_write_kv")
-    async with opened(tmp_path, SetClock(100)) as store:
-        found = store.index.batch
-
-        class Failing:
-            def write(self) -> None:
-                raise plyvel.IOError("no space left")
-
-        monkeypatch.setattr(store.index, "batch", lambda: (found()[0], Failing()))
-        (error,) = await store.writes.write([prewrite(10)])
-        assert error is not None
-    assert value("pump_storage_error_count", "batch_write_kv") - before == 1
 
 
 async def test_gc_metrics_count_deleted_keys_and_show_purge_point(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -45,7 +46,8 @@ async def filled(
     clock.ts = END_TS
 
 
-def damage(store: Store, *numbers: int) -> None:
+def damage(store: Store, *numbers: int) -> str:
+    """Return a pattern of what is said of the last of them."""
     for number in numbers:
         found = store.index.complete(commit_ts_of(number))
         assert found is not None
@@ -53,6 +55,7 @@ def damage(store: Store, *numbers: int) -> None:
         data = bytearray(path.read_bytes())
         data[found.offset + HEADER_BYTES + found.length - 1] ^= 1
         path.write_bytes(data)
+    return rf"{path.name}.* {found.offset}\b.*checksum mismatch"
 
 
 async def until_error(stream: AsyncIterator[bytes | Sequence[bytes]]) -> tuple[list[bytes], DamagedRecord]:
@@ -89,14 +92,16 @@ async def of_go_drainer(store: Store) -> tuple[list[bytes], DamagedRecord]:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("number", [0, 1, 150, COUNT - 1])
 async def test_binlogs_before_a_damaged_record_are_sent(tmp_path: Path, number: int, order: str) -> None:
+    """Upstream (P-PULL-03) ends the stream as if all was well, for ever."""
     async with opened(tmp_path, clock := SetClock(1), sync=False) as store:
         await filled(store, clock, ORDERS[order])
-        damage(store, number)
+        place = damage(store, number)
         wanted = [merged(10 + each, commit_ts_of(each), row=ROW) for each in range(number)]
         for bytes_max in (0, 1000, 200_000):
             found, error = await of_range(store, bytes_max)
             assert found == wanted
             assert f"the binlog of commit_ts {commit_ts_of(number)} needs it" in str(error)
+            assert re.search(place, str(error))
         found, error = await of_go_drainer(store)
         assert found == wanted
         assert f"the binlog of commit_ts {commit_ts_of(number)} needs it" in str(error)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import scan
-from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.index.keys import COMPLETE, Complete, encode_complete, pack_ts
 from pump.log.file import LogFile
-from pump.log.record import HEADER_BYTES
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk
 from pump.rpc.messages import Pulled
@@ -167,22 +165,3 @@ async def test_pull_range_sends_large_binlog_between_messages_of_its_neighbours(
     assert sum(len(each.payloads[0]) for each in parts) == parts[0].whole_bytes > 1 << 20
     assert (following.last_ts, len(following.payloads), following.whole_bytes) == (115, 1, 0)
     assert last.end.count == 5
-
-
-@pytest.mark.parametrize("number", [0, 200, 299])
-async def test_pull_range_fails_at_damaged_record_in_any_chunk_with_file_and_offset(
-    tmp_path: Path, number: int
-) -> None:
-    async with opened(tmp_path, SetClock(END_TS), sync=False) as store:
-        await filled(store, 300)
-        until_ts = await store.resolver.refresh()
-        ts = 10 + 10 * number
-        found = store.index.complete(ts + 5)
-        assert found is not None
-        path = store.log.file(found.fid).path
-        data = bytearray(path.read_bytes())
-        data[found.offset + HEADER_BYTES + 100] ^= 1
-        path.write_bytes(data)
-        with pytest.raises(BinlogError, match=rf"{path.name}.* {found.offset}\b.*checksum mismatch") as raised:
-            await messages_of(store, until_ts)
-        assert str(ts + 5) in str(raised.value)

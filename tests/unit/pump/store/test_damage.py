@@ -235,12 +235,13 @@ async def test_repeated_prewrite_that_was_not_indexed_replaces_damaged_one(tmp_p
 
 
 async def test_commit_without_prewrite_in_undamaged_log_is_not_served(tmp_path: Path) -> None:
-    """It is some other pump's, or its prewrite is on its way."""
+    """P-PULL-03: it is some other pump's, or its prewrite is on its way."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(commit(30, 40),))
     async with opened(here, SetClock(FAR)) as store:
         await write(store, commit(50, 60))
         store.resolver.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20)]
+        assert store.reads.outcome(50) == 0
 
 
 async def test_damage_is_forgotten_when_its_file_is_deleted(tmp_path: Path) -> None:

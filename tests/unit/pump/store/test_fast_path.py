@@ -333,24 +333,6 @@ async def test_fast_path_counts_late_commit_and_refuses_on_full_disk(tmp_path: P
         assert "space" in str(error) and BASE + 20 not in store.pending
 
 
-async def test_fast_path_group_with_failed_sync_fails_and_stays_pending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody hears of success, the prewrites stay pending, and nothing is taken any more."""
-    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
-        assert await submitted(store, [prewrite(BASE)]) == [None]
-
-        def fail(_fd: int) -> None:
-            raise OSError(5, "an I/O error")
-
-        monkeypatch.setattr(store.log, "_sync", fail)
-        group = [prewrite(BASE + 1), commit(BASE, BASE + 2), prewrite(BASE + 1)]
-        assert all("broken" in str(error) for error in await submitted(store, group))
-        assert BASE in store.pending and BASE + 1 in store.pending
-        assert all(error is not None for error in await submitted(store, [prewrite(BASE + 3), commit(BASE, BASE + 2)]))
-        assert BASE + 3 not in store.pending
-
-
 @pytest.mark.parametrize("fails", [False, True])
 async def test_fast_path_group_has_no_effect_before_its_sync_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
@@ -387,6 +369,7 @@ async def test_fast_path_group_has_no_effect_before_its_sync_ends(
         if fails:
             assert all(error is not None for results in answers for error in results)
             assert store.resolved_ts == BASE - 1 and store.index.outcome(BASE) is None
+            assert [entry.start_ts for entry in store.pending.first(9)] == [BASE, BASE + 1, BASE + 3]
         else:
             assert answers[:2] == [[None] * 4, [None] * 3] and answers[3] == [None]
             assert [type(error) for error in answers[2]] == [Conflict, Conflict]
@@ -477,6 +460,7 @@ async def test_fast_path_refuses_prewrites_and_takes_commits_while_pausing(tmp_p
         group = [prewrite(BASE + 3), commit(BASE + 1, BASE + 6)]
         for results in (await asyncio.wait_for(found, 60), await store.writes.write(group, refuse_prewrites="pausing")):
             assert [type(error) for error in results] == [NotOnline, type(None)]
+            assert str(results[0]) == "no online: pausing"
         await store.resolver.refresh()
         assert not store.pending and len(await binlogs_of(store)) == 2
 

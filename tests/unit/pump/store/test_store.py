@@ -10,7 +10,7 @@ from binlog.envelope import encode_binlog
 from binlog.errors import PurgedPosition, TimestampUnavailable
 from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
-from pump.errors import DamagedRecord, NotResolved
+from pump.errors import NotResolved
 from tests.unit.pump.build import (
     SetClock,
     binlogs_of,
@@ -79,15 +79,6 @@ async def test_unusual_field_order_is_merged_to_same_binlog(tmp_path: Path) -> N
         ]
 
 
-async def test_a_commit_without_its_prewrite_is_not_served(tmp_path: Path) -> None:
-    """P-PULL-03: the prewrite is on another pump."""
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, commit(10, 20))
-        await store.resolver.refresh()
-        assert await binlogs_of(store) == []
-        assert store.reads.outcome(10) == 0
-
-
 @pytest.mark.parametrize("together", [True, False])
 async def test_prewrite_stored_after_its_commit_is_served(tmp_path: Path, together: bool) -> None:
     async with opened(tmp_path, SetClock(15)) as store:
@@ -134,22 +125,6 @@ async def test_pull_from_purged_position_is_refused(tmp_path: Path) -> None:
         with pytest.raises(PurgedPosition):
             await binlogs_of(store, 24)
         assert await binlogs_of(store, 25) == [merged(30, 40)]
-
-
-async def test_pull_fails_at_damaged_record_with_its_offset(tmp_path: Path) -> None:
-    """Upstream (P-PULL-03) ends the stream as if all was well, for ever."""
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
-        await store.resolver.refresh()
-        at = store.index.pointer(30)
-        assert at is not None
-        path = tmp_path / "value" / "000000.vlog"
-        data = bytearray(path.read_bytes())
-        data[at.offset + 20] ^= 0xFF
-        path.write_bytes(data)
-        with pytest.raises(DamagedRecord, match=f"byte {at.offset}"):
-            await binlogs_of(store)
-        assert await binlogs_of(store, 0, 20) == [merged(10, 20)]
 
 
 async def test_plan_over_store_counts_binlogs_and_bytes_that_pull_serves(tmp_path: Path) -> None:

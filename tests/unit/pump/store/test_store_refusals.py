@@ -12,7 +12,9 @@ from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline
 
 from pump.errors import InvalidBinlog
 from pump.index.leveldb import IndexFailed
+from pump.metrics import storage_metrics
 from pump.tasks.fake_binlogs import write_fakes
+from tests.support.counted import counting
 from tests.unit.pump.build import (
     SetClock,
     commit,
@@ -23,6 +25,10 @@ from tests.unit.pump.build import (
     rollback,
     write,
 )
+
+
+def failing_sync(_fd: int) -> None:
+    raise OSError(5, "Input/output error")
 
 
 @pytest.mark.parametrize(
@@ -45,16 +51,6 @@ async def test_invalid_binlog_of_batch_is_refused_alone(tmp_path: Path, payload:
         assert len(store.pending) == 0
 
 
-async def test_store_refusing_prewrites_still_takes_commits(tmp_path: Path) -> None:
-    """P-RPC-03: commits and rollbacks in any state."""
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(10))
-        results = await store.writes.write([prewrite(11), commit(10, 20)], refuse_prewrites="paused")
-        assert str(results[0]) == "no online: paused"
-        assert results[1] is None
-        assert len(store.pending) == 0
-
-
 async def test_full_disk_refuses_everything_but_fake_binlogs(tmp_path: Path) -> None:
     """P-RPC-05, P-RPC-06: everything but fakes is refused, the probe too."""
     async with opened(tmp_path, SetClock(100), stop_bytes=1 << 62) as store:
@@ -68,11 +64,7 @@ async def test_broken_log_refuses_writes_and_keeps_uncertain_prewrites_pending(t
     """A write with an unknown end stays pending; those after it never reached the log."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(90))
-
-        def fail(_fd: int) -> None:
-            raise OSError(5, "Input/output error")
-
-        store.log._sync = fail
+        store.log._sync = failing_sync
         assert isinstance(await refused(store, prewrite(95)), LogBroken)
         for late in (prewrite(96), b"", encode_binlog(tp=0, start_ts=0)):
             error = await refused(store, late)
@@ -84,10 +76,6 @@ async def test_broken_log_refuses_writes_and_keeps_uncertain_prewrites_pending(t
         assert await store.resolver.refresh() <= 101
     async with opened(tmp_path, SetClock(100)) as store:
         assert 90 in [entry.start_ts for entry in store.pending.first(9)]
-
-
-def failing_sync(_fd: int) -> None:
-    raise OSError(5, "Input/output error")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +138,11 @@ async def test_failed_index_write_breaks_log_and_keeps_prewrite_pending(tmp_path
             def write(self) -> None:
                 raise plyvel.IOError("no space left")
 
+        counted = counting(storage_metrics.ERROR_INDEX)
         batch = store.index.batch
         store.index.batch = lambda: (batch()[0], Failing())  # type: ignore[method-assign]
         assert "no space left" in str(await refused(store, prewrite(102)))
+        assert counted() == 1
         store.index.batch = batch  # type: ignore[method-assign]
         assert isinstance(await refused(store, prewrite(103)), NotOnline)
         assert [entry.start_ts for entry in store.pending.first(9)] == [102]

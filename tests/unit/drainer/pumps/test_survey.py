@@ -115,14 +115,6 @@ async def test_paused_pump_holds_watermark_until_its_last_commit_is_read() -> No
     assert await world.survey(50) == 100
 
 
-async def test_paused_go_pump_always_holds_watermark() -> None:
-    world = World()
-    await world.put("go", State.PAUSED, max_commit_ts=50)
-    world.answers[("go", True)] = PumpUnavailable("not running")
-    with pytest.raises(HeldBack):
-        await world.survey(10**6)
-
-
 async def test_pump_without_extension_is_treated_as_go_pump() -> None:
     world = World()
     await world.put("go", State.ONLINE)

@@ -76,16 +76,6 @@ def test_applier_frees_failed_work_without_garbage_collection() -> None:
         gc.enable()
 
 
-def test_applier_continues_after_its_failure_callback_raises() -> None:
-    """It stops a query, whose JVM may be gone."""
-    applier = Applier()
-    applier.begin(raising(KeyError("first")), raising(ConnectionRefusedError("the JVM is gone")))
-    applier.reset()
-    done = threading.Event()
-    applier.begin(done.set, nothing)
-    assert done.wait(WAIT_S)
-
-
 def test_applier_does_all_work_on_one_thread() -> None:
     """Spark keeps something for every thread that calls it."""
     applier = Applier()

@@ -24,9 +24,10 @@ from pump.errors import Stopping
 from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer
 from pump.log.value_log import Head, ValueLog
-from pump.store.disk_thread import WAIT_MAX_S, DiskThread
+from pump.store.disk_thread import DiskThread
 from pump.store.fast_path import FastBinlogs, enter_fast
-from pump.store.matcher import RECENT_MAX, Matcher, Result, ResultKind, WriteOffset, Written, enter
+from pump.store.matcher import Matcher, Result, ResultKind, WriteOffset, Written, enter
+from pump.store.options import StoreOptions
 from pump.store.progress import Progress, Reached
 
 BATCH_BYTES_MAX = 8 << 20
@@ -34,17 +35,6 @@ QUEUE_BYTES_MAX = 64 << 20
 SHORT_MAX = 64  # the loop may wait for the write of a batch of at most this many binlogs
 
 _log = get_logger("pump.store.group_commit")
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """`loop_bytes_max`: a batch of more bytes is judged in the thread. `wait_max_s`: see DiskThread.
-    `progress_interval_s`: the shortest time between two times that progress is saved. `recent_max`: see Matcher."""
-
-    loop_bytes_max: int = 1 << 20
-    wait_max_s: float = WAIT_MAX_S
-    progress_interval_s: float = 1.0
-    recent_max: int = RECENT_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -88,9 +78,9 @@ class Writer:
         progress: Progress,
         *,
         resolved_ts: Callable[[], int],
-        options: WriterOptions | None = None,
+        options: StoreOptions,
     ) -> None:
-        self._options = options or WriterOptions()  # constant
+        self._options = options  # constant
         # Parts of the store. "The batch's thread" is the one that works on the current batch: the event loop's, or the
         # disk thread.
         self._log = log  # the batch's thread appends; any thread reads
@@ -260,12 +250,8 @@ class Writer:
             self._matcher.end_batch()
 
     def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
-        """Write a judged batch to the log and to the index."""
+        """Write a judged batch to the log and to the index, which makes the binlogs visible."""
         self._log.write(batch.parts, head.max_ts)
-        self._put(batch, head, raw)
-
-    def _put(self, batch: _Batch, head: Head, raw: Any) -> None:
-        """Write the index batch, which makes the binlogs visible."""
         self._index.write(raw)
         batch.head = head
         self._matcher.end_batch()

@@ -114,11 +114,11 @@ class Store:
             {found.start_ts: found.prewrite for found in recovered.unmatched},
             holds=log.holds,
             lost=self._lost_at,
-            recent_max=options.writer.recent_max,
+            recent_max=options.recent_max,
         )
         self.largest_ts = max(matcher.largest_ts, resolver.ts)
         progress = Progress(log, index, self.checkpoints, checkpoint_bytes=options.checkpoint_bytes)
-        self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolver.ts, options=options.writer)
+        self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolver.ts, options=options)
         self._writer.start(recovered.head)
         self.writes = WritePath(log, index, self._writer, self.space, self.pending, resolver, options)
         self.reads = ReadPath(index, log, resolver)

@@ -24,7 +24,6 @@ from pump.index.leveldb import Index, IndexFailed
 from pump.index.manifest import unbroken
 from pump.log.record import Pointer
 from pump.log.value_log import Head
-from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import (
     SetClock,
@@ -215,8 +214,7 @@ async def test_start_after_clean_stop_reads_only_behind_checkpoint(tmp_path: Pat
 
 async def test_checkpoints_are_written_every_checkpoint_bytes_of_log(tmp_path: Path) -> None:
     """Without a stop, too: what a crash makes a start read again is bounded."""
-    options = WriterOptions(progress_interval_s=0.0)
-    async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000, writer=options) as store:
+    async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000, progress_interval_s=0.0) as store:
         wanted = store.checkpoints._last.number + 3
         number = 0
         async with asyncio.timeout(60):

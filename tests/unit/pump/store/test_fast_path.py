@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pump.errors import Conflict, Stopping, TooLarge
 from pump.store import disk_thread, group_commit, write_path
 from pump.store.fast_path import fast_prewrites, scan_fast
-from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.support.examples import FEW
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
@@ -206,12 +205,12 @@ def test_fast_path_stores_and_answers_as_general_path(groups: list[list[bytes]],
     or by the thread; with much remembered of what was stored lately, or next to nothing."""
     directory = Path(tempfile.mkdtemp(prefix="usual-"))
     try:
-        writer = WriterOptions(recent_max=remembered, loop_bytes_max=on_loop)
+        options = {"recent_max": remembered, "loop_bytes_max": on_loop}
         alone = [[step] for group in groups for step in group]
-        first = asyncio.run(play(directory / "a", groups, submitted, writer=writer))
-        second = asyncio.run(play(directory / "b", groups, written, writer=writer))
-        third = asyncio.run(play(directory / "c", groups, written_as_any, writer=writer))
-        fourth = asyncio.run(play(directory / "d", alone, written_as_any, writer=writer))
+        first = asyncio.run(play(directory / "a", groups, submitted, **options))
+        second = asyncio.run(play(directory / "b", groups, written, **options))
+        third = asyncio.run(play(directory / "c", groups, written_as_any, **options))
+        fourth = asyncio.run(play(directory / "d", alone, written_as_any, **options))
     finally:
         shutil.rmtree(directory)
     assert first == second == third == fourth
@@ -230,7 +229,7 @@ async def test_fast_path_scans_no_single_binlog_of_usual_batch(
 
     monkeypatch.setattr(write_path, "scan", scan_one)
     monkeypatch.setattr(group_commit, "scan", scan_one)
-    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=on_loop)) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000), loop_bytes_max=on_loop) as store:
         starts = range(BASE, BASE + 200, 2)
         batches = [prewrite(ts) for ts in starts], [commit(ts, ts + 1) for ts in starts]
         assert await asyncio.gather(*map(store.writes.write, batches)) == [[None] * 100] * 2
@@ -256,7 +255,7 @@ async def test_fast_path_refuses_binlog_too_large_or_too_far_ahead_alone(tmp_pat
 
 async def test_cancelled_fast_path_batch_leaves_nothing_before_it_is_queued(tmp_path: Path) -> None:
     """Before it is queued nothing of it is left; afterwards it is written, and only nobody is told."""
-    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(wait_max_s=0.0)) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000), wait_max_s=0.0) as store:
         store._writer._room.clear()
         waiting = asyncio.create_task(store.writes.write([prewrite(BASE), prewrite(BASE + 1)]))
         await asyncio.sleep(0)
@@ -340,8 +339,7 @@ async def test_fast_path_group_has_no_effect_before_its_sync_ends(
     """While a group's sync is under way: nobody is answered, neither its callers nor those who repeat its binlogs; the
     resolved ts stays below its prewrites and a commit of its own is not served. If the sync fails, none of them hears
     of success."""
-    options = WriterOptions(wait_max_s=0.0)
-    async with opened(tmp_path, clock := SetClock(BASE - 1000, held=True), writer=options) as store:
+    async with opened(tmp_path, clock := SetClock(BASE - 1000, held=True), wait_max_s=0.0) as store:
         assert await submitted(store, [prewrite(BASE)]) == [None]
         under_way, gate = threading.Event(), threading.Event()
 
@@ -380,8 +378,7 @@ async def test_fast_path_group_has_no_effect_before_its_sync_ends(
 @pytest.mark.parametrize("remembered", [1, 1 << 15])
 async def test_fast_path_refuses_ts_used_by_earlier_commit(tmp_path: Path, remembered: int) -> None:
     """By a later group, one with the set of recent ts changed in between, and after many changes."""
-    options = WriterOptions(recent_max=remembered)
-    async with opened(tmp_path, SetClock(BASE + 1000, held=True), writer=options) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000, held=True), recent_max=remembered) as store:
         assert await submitted(store, [prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
         assert await submitted(store, [commit(BASE, BASE + 9)]) == [None]
         for number in range(3):
@@ -396,8 +393,8 @@ async def test_fast_path_refuses_ts_used_by_earlier_commit(tmp_path: Path, remem
 
 async def test_writes_submitted_by_a_report_are_reported_behind_earlier_ones(tmp_path: Path) -> None:
     """Where a commit was reported before its prewrite, the prewrite would stay pending for ever."""
-    options = WriterOptions(wait_max_s=60.0)  # a short write is done when `submit` returns
-    async with opened(tmp_path, SetClock(BASE + 1000), writer=options) as store:
+    # A short write is done when `submit` returns.
+    async with opened(tmp_path, SetClock(BASE + 1000), wait_max_s=60.0) as store:
         told: list[str] = []
         ended = asyncio.Event()
 
@@ -445,7 +442,7 @@ async def test_event_loop_waits_for_short_writes_only(tmp_path: Path, monkeypatc
         for count in (1, group_commit.SHORT_MAX, group_commit.SHORT_MAX + 1):
             assert not any(await store.writes.write([prewrite(BASE + 100 * len(waited) + at) for at in range(count)]))
         assert waited == [True, True, False]
-    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=0)) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000), loop_bytes_max=0) as store:
         assert await store.writes.write([prewrite(BASE + 502)]) == [None]
     assert waited[3:] == [False]
 
@@ -480,7 +477,7 @@ async def test_broken_log_refuses_fast_path_prewrites_as_not_online(tmp_path: Pa
 async def test_batch_of_repetitions_writes_nothing_and_keeps_head(tmp_path: Path, on_loop: int) -> None:
     """Nor does it move the head, from which the next start reads."""
     batch = [prewrite(BASE), commit(BASE, BASE + 1)]
-    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=on_loop)) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000), loop_bytes_max=on_loop) as store:
         assert await store.writes.write(batch) == [None] * 2
         before, size = store.index.own_head(), store.log.tail.size
         assert before is not None and before.end == size

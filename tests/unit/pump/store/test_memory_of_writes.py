@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from binlog.errors import BinlogError
 
-from pump.store.group_commit import WriterOptions
+from pump.store.options import StoreOptions
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, opened, prewrite
 
@@ -40,7 +40,7 @@ async def _submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogErro
 
 @pytest.mark.parametrize("way", [_written, _submitted])
 @pytest.mark.parametrize("first_ts", [TIDB_TS, 1 << 20])
-@pytest.mark.parametrize("row_bytes", [100, WriterOptions().loop_bytes_max])
+@pytest.mark.parametrize("row_bytes", [100, StoreOptions().loop_bytes_max])
 async def test_stored_payloads_have_no_references_left_after_answer(
     tmp_path: Path, way: Way, first_ts: int, row_bytes: int
 ) -> None:

@@ -10,7 +10,6 @@ from binlog.envelope import encode_binlog
 from binlog.errors import NotOnline
 
 from pump.errors import Conflict, NoSuchBinlog, NotResolved, Stopping
-from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import (
     SetClock,
@@ -194,7 +193,7 @@ async def test_rule_4_resolved_ts_lost_by_kill_is_reached_again_without_late_com
     """maxCommitTS is saved now and then, so a killed pump may begin below what it had given out. Whatever is pending
     then and was not at that time was acknowledged after it, and commits above it."""
     clock = SetClock(5)
-    async with opened(tmp_path / "a", clock, writer=WriterOptions(progress_interval_s=1e12)) as store:
+    async with opened(tmp_path / "a", clock, progress_interval_s=1e12) as store:
         await write(store, prewrite(10), commit(10, 20))
         clock.ts = 2000
         given_out = await store.resolver.refresh()

@@ -30,19 +30,12 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.base import Intent, Wants
 from drainer.sink.file.format import ByTable
+from tests.unit.drainer.pumps.world import mark
 
 SIZES = Sizes(
     driver_bytes_max=2000, driver_count_max=50, distributed_bytes_min=1000, distributed_bytes_max=8000, parallelism=2
 )
 ASKED = first_limits(SIZES, schema_version=3, pumps=2)
-
-
-def mark(name: str = "a", **changes: object) -> PumpMark:
-    values: dict[str, object] = {
-        "node_id": name, "host": name, "extension": True, "resolved_ts": 100, "end_ts": 100, "batch_bytes": 0,
-        "batch_count": 0, "stop": Stop.RESOLVED,
-    }  # fmt: skip
-    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def seen(*marks: PumpMark) -> Watermark:

@@ -14,17 +14,10 @@ from hypothesis import strategies as st
 
 from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.survey import counts, unchanged
-from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, ranges_of, watermark_of
+from drainer.pumps.watermark import BatchLimits, Counted, Stop, ranges_of, watermark_of
+from tests.unit.drainer.pumps.world import mark
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
-
-
-def mark(**changes: object) -> PumpMark:
-    values: dict[str, object] = {
-        "node_id": "a", "host": "h", "extension": True, "resolved_ts": 100, "end_ts": 100, "batch_bytes": 0,
-        "batch_count": 0, "stop": Stop.RESOLVED,
-    }  # fmt: skip
-    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @given(ts_lists, st.integers(1, 8), st.integers(0, 500), st.integers(501, 1000))

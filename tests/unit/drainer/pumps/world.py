@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -15,6 +17,11 @@ from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd
 
 LIMITS = BatchLimits(1000)
+
+
+def mark(name: str = "a", **changes: Any) -> PumpMark:
+    """The answer of a pump that is resolved up to 100 and holds nothing up to there, but for the changes."""
+    return replace(PumpMark(name, name, True, 100, 100, 0, 0, Stop.RESOLVED), **changes)
 
 
 class Scripted:

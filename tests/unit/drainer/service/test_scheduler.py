@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,8 @@ SIZES = Sizes(distributed_bytes_min=1000, distributed_bytes_max=8000)
 Answer = Callable[[int, BatchLimits], Watermark]
 
 
-def mark(resolved_ts: int, **changes: object) -> PumpMark:
-    values: dict[str, object] = {
-        "node_id": "a", "host": "h", "extension": True, "resolved_ts": resolved_ts, "end_ts": resolved_ts,
-        "batch_bytes": 0, "batch_count": 0, "stop": Stop.RESOLVED,
-    }  # fmt: skip
-    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
+def mark(resolved_ts: int, **changes: Any) -> PumpMark:
+    return replace(PumpMark("a", "h", True, resolved_ts, resolved_ts, 0, 0, Stop.RESOLVED), **changes)
 
 
 class Pumps:

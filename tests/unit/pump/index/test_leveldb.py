@@ -68,9 +68,10 @@ def damaged_table(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("ask", [Index.outcome, Index.pointer, Index.complete])
-def test_index_lookup_in_damaged_block_fails_with_checksum_mismatch(
+def test_index_read_of_damaged_block_fails_with_checksum_mismatch(
     tmp_path: Path, ask: Callable[[Index, int], object]
 ) -> None:
+    """LevelDB keeps a checksum of each block and looks at it only when asked to."""
     damaged_table(tmp_path)
     index = Index(tmp_path, SMALL)
     refused = 0
@@ -81,6 +82,8 @@ def test_index_lookup_in_damaged_block_fails_with_checksum_mismatch(
             assert str(tmp_path) in str(error) and "checksum mismatch" in str(error)
             refused += 1
     assert refused
+    with pytest.raises(IndexFailed, match="checksum mismatch"):
+        list(index.completes(0, 5000))
     index.close()
 
 

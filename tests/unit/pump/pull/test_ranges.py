@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from pump.errors import NotResolved, Stopping
 from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
-from pump.index.leveldb import Index, IndexFailed, IndexOptions
+from pump.index.leveldb import Index
 from pump.pull.ranges import ENTRIES_MAX, Reader
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
@@ -177,29 +176,6 @@ async def test_pull_fails_if_position_is_purged_between_two_index_reads(tmp_path
             await store.reads.count(0, 40)
         assert await binlogs_of(store, 25) == [merged(30, 40)]
         assert (await store.reads.count(25, 40)).batch_count == 1
-
-
-def test_scan_of_index_with_damaged_block_fails_with_checksum_mismatch(tmp_path: Path) -> None:
-    """One bit of a table of LevelDB, which keeps a checksum of each block and looks at it only when asked to."""
-    index = Index(tmp_path, IndexOptions(write_buffer_bytes=64 << 10))
-    dice = random.Random(1)
-    for begin in range(1, 5001, 100):
-        batch, raw = index.batch()
-        for ts in range(begin, begin + 100):
-            batch.complete(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, dice.randbytes(40)))
-        index.write(raw)
-    index._db.compact_range()  # a merge that the close interrupts leaves a table, maybe the largest, that nobody reads
-    index.close()
-    table = max(tmp_path.glob("*.ldb"), key=lambda path: path.stat().st_size)
-    data = bytearray(table.read_bytes())
-    data[len(data) // 2] ^= 1
-    table.write_bytes(data)
-    index = Index(tmp_path)
-    try:
-        with pytest.raises(IndexFailed, match="checksum mismatch"):
-            list(index.completes(0, 5000))
-    finally:
-        index.close()
 
 
 async def answers(stream: AsyncIterator[bytes]) -> list[pb.PullRangeResp]:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from pump.index.keys import (
     FLAG_DDL,
-    FLAG_FAKE,
     Complete,
     complete_key,
     decode_complete,
@@ -51,19 +50,6 @@ def test_index_values_decode_to_what_was_encoded(start: int, fid: int, offset: i
     assert decode_head(encode_head(own)) == own
 
 
-def test_plan_batch_ends_at_resolved_ts_when_all_entries_fit() -> None:
-    plan = plan_batch([entry(10), entry(20)], 99, WatermarkReq(batch_bytes_max=10_000))
-    assert (plan.batch_end_ts, plan.stop, plan.batch_count, plan.batch_bytes, plan.last_ts) == (
-        99,
-        WatermarkResp.RESOLVED,
-        2,
-        200,
-        20,
-    )
-    empty = plan_batch([], 99, WatermarkReq(batch_bytes_max=10_000))
-    assert (empty.batch_end_ts, empty.last_ts) == (99, 0)
-
-
 def test_plan_batch_ends_at_byte_limit_after_at_least_one_binlog() -> None:
     """Bytes are those of the served binlogs. The first always fits: a batch gets on."""
     entries = [entry(10), entry(20), entry(30)]
@@ -71,11 +57,6 @@ def test_plan_batch_ends_at_byte_limit_after_at_least_one_binlog() -> None:
     assert (plan.batch_end_ts, plan.stop, plan.stop_ts, plan.batch_bytes) == (20, WatermarkResp.LIMIT, 30, 200)
     plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=1))
     assert (plan.batch_end_ts, plan.stop, plan.batch_count) == (10, WatermarkResp.LIMIT, 1)
-
-
-def test_plan_batch_ends_at_count_limit() -> None:
-    plan = plan_batch([entry(10), entry(20), entry(30)], 99, WatermarkReq(batch_count_max=2))
-    assert (plan.batch_end_ts, plan.stop, plan.batch_count) == (20, WatermarkResp.LIMIT, 2)
 
 
 def test_plan_batch_stops_before_ddl_if_asked_to() -> None:
@@ -93,11 +74,6 @@ def test_plan_batch_stops_before_row_with_newer_schema_version() -> None:
     entries = [entry(10, version=9), entry(20, version=10)]
     plan = plan_batch(entries, 99, WatermarkReq(batch_bytes_max=10_000, stop_at_schema=True, schema_version=9))
     assert (plan.batch_end_ts, plan.stop, plan.stop_ts, plan.stop_schema_version) == (19, WatermarkResp.SCHEMA, 20, 10)
-
-
-def test_plan_batch_does_not_count_fake_binlogs() -> None:
-    plan = plan_batch([entry(10, flags=FLAG_FAKE), entry(20)], 99, WatermarkReq(batch_bytes_max=10_000))
-    assert (plan.batch_count, plan.batch_bytes) == (1, 100)
 
 
 def test_plan_batch_splits_divide_bytes_about_evenly() -> None:

@@ -155,22 +155,6 @@ async def test_recovery_adds_records_written_by_go_pump_meanwhile(tmp_path: Path
         assert head.pointer == store.index.head()
 
 
-async def test_recovery_reports_damage_within_log_and_serves_following_records(tmp_path: Path) -> None:
-    """Named with file, offset and length; what follows is served."""
-    await write_all(tmp_path / "a")
-    here = without_index(tmp_path / "a", tmp_path / "b")
-    path = here / "value" / "000000.vlog"
-    data = bytearray(path.read_bytes())
-    at = len(encode_record(prewrite(10)))
-    data[at + 3] ^= 1
-    path.write_bytes(data)
-    async with opened(here, SetClock(100)) as store:
-        assert str(path) in str(store.damage[0])
-        assert f"byte {at}" in str(store.damage[0])
-        store.resolver.ts = 99
-        assert await binlogs_of(store) == [merged(10, 20), merged(31, 40)]
-
-
 async def test_recovery_serves_commit_whose_prewrite_is_before_read_start(tmp_path: Path) -> None:
     """Reading begins at handlePointer; a commit after it may need a prewrite from before (a Go pump moved it on)."""
     directory = tmp_path / "a"

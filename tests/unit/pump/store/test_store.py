@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import encode_binlog
-from binlog.errors import PurgedPosition, TimestampUnavailable
+from binlog.errors import TimestampUnavailable
 from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
 from pump.errors import NotResolved
@@ -22,15 +22,6 @@ from tests.unit.pump.build import (
     rollback,
     write,
 )
-
-
-async def test_prewrite_and_commit_are_served_as_one_binlog(tmp_path: Path) -> None:
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(10), commit(10, 20))
-        await store.resolver.refresh()
-        assert await binlogs_of(store) == [merged(10, 20)]
-        assert await binlogs_of(store, 20) == []
-        assert await binlogs_of(store, 0, 19) == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +58,6 @@ async def test_resolved_ts_waits_for_oldest_pending_prewrite(tmp_path: Path) -> 
 
 async def test_unusual_field_order_is_merged_to_same_binlog(tmp_path: Path) -> None:
     """protobuf allows any order; what is served is the same binlog."""
-    odd = prewrite(10)[14:] + prewrite(10)[:14]
     odd = encode_binlog(tp=0, start_ts=10, prewrite_key=b"k", prewrite_value=b"\x08\x05")
     tail = odd[6:]
     shuffled = tail + odd[:6]
@@ -114,17 +104,6 @@ async def test_pull_above_resolved_ts_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         with pytest.raises(NotResolved):
             await binlogs_of(store, 0, store.resolved_ts + 1)
-
-
-async def test_pull_from_purged_position_is_refused(tmp_path: Path) -> None:
-    """Never a later start in silence, as upstream's (P-RPC-09)."""
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
-        await store.resolver.refresh()
-        store.index.save_purged(25)
-        with pytest.raises(PurgedPosition):
-            await binlogs_of(store, 24)
-        assert await binlogs_of(store, 25) == [merged(30, 40)]
 
 
 async def test_plan_over_store_counts_binlogs_and_bytes_that_pull_serves(tmp_path: Path) -> None:

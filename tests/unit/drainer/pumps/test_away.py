@@ -162,13 +162,3 @@ async def test_restarted_go_pump_is_still_go_pump() -> None:
     go.interrupted = True
     assert not (await world.pumps.survey(after_ts=10, limits=LIMITS)).marks[0].extension
     assert world.client("p") is go and not go.interrupted
-
-
-async def test_go_pump_replacing_pump_with_extension_is_detected() -> None:
-    world = World()
-    await world.put("p", State.ONLINE)
-    await world.survey(10)
-    world.answers = {("p", False): 60}
-    world.client("p").answer = NoExtension("unimplemented")
-    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
-    assert found.ts == 60 and not found.marks[0].extension

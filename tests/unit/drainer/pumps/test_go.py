@@ -10,16 +10,16 @@ import grpc.aio
 import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.envelope import encode_binlog, encode_fake, scan
+from binlog.envelope import encode_binlog, encode_fake
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pump_error import ERROR_TRAILER, PumpError
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import ExtensionPump, NoExtension, translate
+from drainer.pumps.client import ExtensionPump, translate
 from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack
-from drainer.pumps.pull import payloads, pull
+from drainer.pumps.pull import pull
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Watermark
 from tests.support.memory_etcd import MemoryEtcd
@@ -170,24 +170,6 @@ async def test_go_pump_with_full_backlog_is_not_silent(go: StubPump) -> None:
     assert not pump.interrupted
     assert (await marked(pump, BASE + 80, BASE + 90)).resolved_ts == BASE + 90
     await pump.close()
-
-
-async def test_extension_request_to_go_pump_raises_no_extension_error(go: StubPump) -> None:
-    pump = ExtensionPump("go", go.host, cluster_id=1, security=PLAIN)
-    with pytest.raises(NoExtension):
-        await pump.mark(after_ts=0, limits=BatchLimits(1))
-    await pump.close()
-
-
-@pytest.mark.parametrize("extension", [True, False])
-def test_pull_returns_exactly_binlogs_of_its_range(extension: bool, stub: StubPump, go: StubPump) -> None:
-    server = stub if extension else go
-    server.put(*(binlog(ts) for ts in range(10, 60, 10)))
-    server.resolve(BASE + 50)
-    part = PumpRange("a", server.host, extension, BASE + 10, BASE + 40)
-    messages = list(pull(part, cluster_id=1, security=PLAIN))
-    found = [scan(p).commit_ts - BASE for message in messages for p in payloads(message)]
-    assert found == [20, 30, 40]
 
 
 @pytest.mark.parametrize(

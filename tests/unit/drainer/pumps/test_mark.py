@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from binlog.cluster.node import FINAL_LABEL, NodeStatus, State
+from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import NodeRecord
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,10 +30,6 @@ def test_ranges_of_mark_cover_the_whole_without_overlap(
     assert ranges[0].after_ts == after_ts and ranges[-1].until_ts == until_ts
     assert all(a.until_ts == b.after_ts for a, b in pairwise(ranges))
     assert all(r.after_ts < r.until_ts for r in ranges)
-
-
-def test_watermark_is_lowest_resolved_ts() -> None:
-    assert watermark_of((mark(resolved_ts=50), mark(resolved_ts=40)), floor_ts=7).ts == 40
 
 
 def test_watermark_without_counting_pumps_stays_at_floor() -> None:
@@ -136,17 +132,6 @@ def listed(mod_revision: int = 5, **changes: Any) -> NodeRecord:
 @pytest.mark.parametrize("state", [State.ONLINE, State.PAUSING, State.CLOSING, State.PAUSED])
 def test_pump_in_any_state_but_offline_counts(state: State) -> None:
     assert counts(replace(ONLINE, state=state), after_ts=1000)
-
-
-def test_offline_pump_does_not_count() -> None:
-    assert not counts(replace(ONLINE, state=State.OFFLINE), after_ts=0)
-
-
-def test_paused_pump_counts_until_its_last_commit_is_read() -> None:
-    """Rule 1: `paused` is written with nothing pending and writes closed, so max_commit_ts is its last."""
-    paused = replace(ONLINE, state=State.PAUSED, label={FINAL_LABEL: "true"})
-    assert counts(paused, after_ts=99)
-    assert not counts(paused, after_ts=100)
 
 
 def test_paused_go_pump_always_counts() -> None:

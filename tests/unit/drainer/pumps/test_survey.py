@@ -8,7 +8,6 @@ from binlog.cluster.registry import ROOT
 from binlog.errors import ClusterMismatch, PumpUnavailable
 from structlog.testing import capture_logs
 
-from drainer.pumps.client import NoExtension
 from drainer.pumps.health import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 
@@ -113,14 +112,6 @@ async def test_paused_pump_holds_watermark_until_its_last_commit_is_read() -> No
     with pytest.raises(HeldBack):
         await world.survey(49)
     assert await world.survey(50) == 100
-
-
-async def test_pump_without_extension_is_treated_as_go_pump() -> None:
-    world = World()
-    await world.put("go", State.ONLINE)
-    world.answers = {("go", True): NoExtension("unimplemented"), ("go", False): 60}
-    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
-    assert found.ts == 60 and not found.marks[0].extension
 
 
 async def test_pump_with_new_address_gets_new_connection() -> None:

@@ -166,27 +166,6 @@ async def test_rule_4_ts_of_fake_binlog_is_reserved_before_it_is_fetched(tmp_pat
         assert await binlogs_of(store, fakes=True) == [encode_fake(ts)]
 
 
-async def test_rule_4_a_prewrite_at_the_ts_reserved_for_a_fake_keeps_its_writer_key_and_job(tmp_path: Path) -> None:
-    """It is settled with them after its writer has died."""
-
-    class Slow(SetClock):
-        arrived: Store | None = None
-
-        async def get(self) -> int:
-            if self.arrived is not None:
-                store, self.arrived = self.arrived, None
-                await write(store, prewrite(store.resolved_ts + 1, job=7, key=b"key", writer=b"w" * 16))
-            return await super().get()
-
-    clock = Slow(100)
-    async with opened(tmp_path, clock) as store:
-        clock.arrived, start_ts = store, store.resolved_ts + 1
-        await store.writes.write_fake()
-        (entry,) = store.pending.first(1)
-        assert (entry.start_ts, entry.ddl_job_id, entry.prewrite_key) == (start_ts, 7, b"key")
-        assert entry.writer == b"w" * 16
-
-
 async def test_rule_4_resolved_ts_lost_by_kill_is_reached_again_without_late_commits(
     tmp_path: Path,
 ) -> None:

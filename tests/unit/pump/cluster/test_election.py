@@ -135,27 +135,6 @@ async def test_stored_bound_stays_ahead_of_advancing_clock() -> None:
         assert int(bound.value) > clocks.ms
 
 
-async def test_rule_7_leader_that_lost_its_key_does_not_raise_bound() -> None:
-    """Raising is a transaction on the leader's key and the bound: who is no longer leader changes nothing."""
-    etcd, clocks = MemoryEtcd(), Clocks()
-    async with candidate(etcd, "a:1", clocks) as a:
-        await until(lambda: a.leads)
-        before = await etcd.get(BOUND_KEY)
-        kv = await etcd.get(LEADER_KEY)
-        assert before is not None
-        assert kv is not None
-        await etcd.put(LEADER_KEY, b"other:1")  # etcd's eyes; a's lease still holds in its own
-        clocks.ms += 5000
-        with pytest.raises(NotLeader, match=r"cannot raise|allocated by"):
-            task = asyncio.ensure_future(a.timestamps(1))
-            await asyncio.sleep(0.05)
-            clocks.boot_s += 2.3
-            await task
-        after = await etcd.get(BOUND_KEY)
-        assert after is not None
-        assert after.value == before.value
-
-
 async def test_leader_answers_through_short_etcd_outage_and_refuses_after_long_one() -> None:
     """A term outlives a short outage, and ends with a long one."""
     etcd, clocks = MemoryEtcd(), Clocks()

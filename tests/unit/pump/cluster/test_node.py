@@ -51,7 +51,8 @@ async def test_node_registers_pauses_and_registers_again_with_previous_state() -
     await node.move(Event.PAUSE)
     assert node.refuses_prewrites == "pausing"
     await node.move(Event.DRAINED)
-    assert (await state_of(etcd)).state is State.PAUSED
+    left = await state_of(etcd)
+    assert (left.state, left.label, left.max_commit_ts) == (State.PAUSED, None, 42), "nothing says that it is final"
     again = await registered(etcd)
     assert again.previous is State.PAUSED
 
@@ -89,15 +90,6 @@ async def test_rule_1_final_label_lasts_while_paused_and_is_gone_after_registrat
     await registered(etcd)
     back = await state_of(etcd)
     assert (back.state, back.final, back.label, back.max_commit_ts) == (State.ONLINE, False, None, 42)
-
-
-async def test_rule_1_paused_record_without_final_ts_has_no_final_label() -> None:
-    etcd = MemoryEtcd()
-    node = await registered(etcd)
-    await node.move(Event.PAUSE)
-    await node.move(Event.DRAINED)
-    left = await state_of(etcd)
-    assert (left.state, left.label, left.max_commit_ts) == (State.PAUSED, None, 42)
 
 
 async def test_registry_record_has_keys_and_label_form_of_original() -> None:

@@ -1,4 +1,4 @@
-"""Large transactions and pulls over real gRPC: refused by name on every way in, and messages that are capped."""
+"""Large transactions over real gRPC: refused by name on every way in, served in parts, and as one message to Go."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from binlog.envelope import encode_binlog, encode_varint
+from binlog.envelope import encode_binlog, encode_varint, merge
 from binlog.errors import BinlogError
+from binlog.pb import pump_ext_pb2 as pb
 from binlog.pump_error import PumpError, name_in
 from grpc import aio
 
@@ -23,7 +24,7 @@ from pumpclient.answer import classify
 from tests.integration.pump.rpc import connected, running, take, until
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.stub_pd import StubPD
-from tests.unit.pump.build import commit, prewrite
+from tests.unit.pump.build import commit, merged, prewrite
 
 CLUSTER = 7
 MIB = 1 << 20
@@ -59,6 +60,29 @@ async def test_transaction_above_transaction_bytes_max_is_refused_by_every_metho
         assert [(e.index, e.code) for e in answer.errors] == [(1, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])]
         assert "transaction-bytes-max" in answer.errors[0].message
         assert [p.start_ts for p in (await client.inspect()).pending] == [20]
+
+
+async def test_large_transaction_is_planned_and_served_in_parts_or_whole(tmp_path: Path, pd: StubPD) -> None:
+    size = 9 * MIB
+    async with running(tmp_path, MemoryEtcd(), pd) as pump, connected(pump.addr, CLUSTER) as client:
+        await client.write(prewrite(10))
+        await client.write(large(20, size))
+        await client.write_batches([[commit(10, 11), commit(20, 21)]])
+        pd.set(100, hold=True)
+        expected = merge(large(20, size), commit(20, 21))
+        mark = await client.watermark(batch_bytes_max=64 * MIB, large_bytes_min=4 * MIB)
+        assert (mark.batch_end_ts, mark.batch_count, mark.stop) == (20, 1, pb.WatermarkResp.LARGE)
+        assert (mark.stop_ts, mark.stop_bytes) == (21, len(expected))
+        messages = await client.pull_range(0, 99, part_bytes_max=4 * MIB)
+        assert list(messages[0].payloads) == [merged(10, 11)] and not messages[0].whole_bytes
+        parts = messages[1:]
+        assert b"".join(part.payloads[0] for part in parts) == expected
+        assert {(part.whole_bytes, part.last_ts) for part in parts} == {(len(expected), 21)}
+        assert max(part.ByteSize() for part in messages) < 4 * MIB + 100
+        assert [p for m in await client.pull_range(0, 99) for p in m.payloads] == [merged(10, 11), expected]
+        entities = await take(client.pull_binlogs(0), 2)
+        assert entities[1].payload == expected
+        assert (entities[1].meta.startTs, entities[1].meta.commitTs) == (20, 21)
 
 
 class SlowStore:

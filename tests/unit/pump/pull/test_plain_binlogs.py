@@ -1,10 +1,10 @@
-"""The short way of a pull serves what the careful one does, and fails as it does; and it is taken."""
+"""The short way of a pull serves what the simplest one does, byte for byte, and fails as it does; and it is taken."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,24 +17,18 @@ from binlog.pb import pump_ext_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.index.keys import (
-    COMPLETE_BYTES,
-    FLAG_DAMAGED,
-    FLAG_DDL,
-    Complete,
-    decode_complete,
-    encode_complete,
-    unpack_record_offset,
-)
+from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_record_offset
 from pump.log.file import LogFile
 from pump.log.record import HEADER_BYTES
 from pump.pull import plain_binlogs
-from pump.pull.binlog_parts import BinlogPart
-from pump.pull.ranges import Chunk, Reader, Served
+from pump.pull.ranges import Chunk, Reader
 from pump.pull.skip import without_rows
+from pump.rpc.messages import Pulled
+from pump.rpc.range_messages import range_messages
 from pump.store.matcher import as_damaged
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, merged, opened, prewrite, rollback, write
+from tests.unit.pump.pull.simple_pull import simple_messages
 from tests.unit.pump.pull.test_binlog_parts import large_prewrite
 from tests.unit.pump.pull.test_ranges import service
 
@@ -132,26 +126,14 @@ def do_harm(store: Store, harm: Harm) -> None:
         file.path.write_bytes(data[:at])
 
 
-def read(store: Store, pull: Asked, entries_max: int) -> tuple[list[Served | BinlogPart], str]:
-    """The binlogs and parts that came, and the error that ended it."""
-    found: list[Served | BinlogPart] = []
-    reader = Reader(store.index, store.log, entries_max=entries_max)
-    limits = {"bytes_max": pull.bytes_max, "part_bytes_max": pull.part_bytes_max}
+def outcome(messages: Callable[[], Iterator[bytes]]) -> tuple[list[bytes], str]:
+    """What came, and the error that ended it."""
+    found: list[bytes] = []
     try:
-        for piece in reader.pull(pull.after_ts, pull.until_ts, fakes=False, **limits):
-            if isinstance(piece, Chunk):
-                assert len(piece) <= entries_max
-                assert sum(decode_complete(value).length for _, value in piece.pairs[:-1]) < pull.bytes_max
-            found += piece if isinstance(piece, Chunk) else [piece]
+        found.extend(messages())
     except BinlogError as error:
         return found, f"{type(error).__name__}: {error}"
     return found, ""
-
-
-def carefully(store: Store, pull: Asked) -> tuple[list[Served | BinlogPart], str]:
-    """Every binlog alone, in the careful way."""
-    with mock.patch.object(Reader, "_plain", lambda *_: None):
-        return read(store, pull, 1)
 
 
 @contextmanager
@@ -163,9 +145,23 @@ def cutting(pull: Asked) -> Iterator[None]:
 
 
 def check_same(store: Store, pull: Asked) -> None:
+    limits = {"bytes_max": pull.bytes_max, "part_bytes_max": pull.part_bytes_max}
+    reader = Reader(store.index, store.log, entries_max=pull.entries_max)
+
+    def ours() -> Iterator[bytes]:
+        chunks = reader.pull(pull.after_ts, pull.until_ts, fakes=False, **limits)
+        for message in range_messages(chunks, message_bytes_max=1):  # a message for each chunk
+            assert isinstance(message, Pulled)
+            yield message.data
+
+    def simple() -> Iterator[bytes]:
+        return simple_messages(
+            store.index, store.log, pull.after_ts, pull.until_ts, entries_max=pull.entries_max, **limits
+        )
+
     with cutting(pull):
-        found = read(store, pull, pull.entries_max)
-    assert found == carefully(store, pull)
+        found = outcome(ours)
+    assert found == outcome(simple)
 
 
 @given(
@@ -175,7 +171,7 @@ def check_same(store: Store, pull: Asked) -> None:
     st.integers(0, 2**32),
     st.sampled_from([500, 3000, 500 << 20]),
 )
-def test_fast_pull_of_any_whole_or_damaged_log_equals_careful_pull(
+def test_fast_pull_of_any_whole_or_damaged_log_equals_reference_pull(
     tmp_path_factory: pytest.TempPathFactory,
     kinds: list[str],
     pulls: list[Asked],
@@ -197,7 +193,7 @@ def test_fast_pull_of_any_whole_or_damaged_log_equals_careful_pull(
     asyncio.run(run())
 
 
-async def test_fast_pull_equals_careful_pull_for_every_flipped_bit_and_file_length(tmp_path: Path) -> None:
+async def test_fast_pull_equals_reference_pull_for_every_flipped_bit_and_file_length(tmp_path: Path) -> None:
     """Nothing that the careful way finds out is missed by the short one."""
     pull = Asked(0, END_TS, 1 << 20, 8192, 4 << 20, 64 << 10, 8 << 20, 4)
     async with opened(tmp_path, SetClock(END_TS)) as store:
@@ -283,7 +279,7 @@ async def test_fast_pull_does_not_read_bytes_between_distant_records(
     assert sum(size for _, size in reads.seen) == 4 * record
 
 
-async def test_pull_range_messages_have_binlogs_of_careful_pull_with_default_limits(tmp_path: Path) -> None:
+async def test_pull_range_messages_equal_reference_pull_with_default_limits(tmp_path: Path) -> None:
     """With its default bounds, and the message that ends the stream."""
     async with opened(tmp_path, SetClock(END_TS)) as store:
         kinds = [*KINDS[:-2], "row"] * 20
@@ -291,12 +287,9 @@ async def test_pull_range_messages_have_binlogs_of_careful_pull_with_default_lim
         until_ts = await store.resolver.refresh()
         request = pb.PullRangeReq(cluster_id=1, until_ts=until_ts, message_bytes_max=3000, part_bytes_max=2000)
         *messages, last = [each async for each in service(store).pull_range(request.SerializeToString())]
+        limits = {"bytes_max": 3000, "part_bytes_max": 2000, "entries_max": 8192}
+        assert messages == list(simple_messages(store.index, store.log, 0, until_ts, **limits))
         served = [pb.PullRangeResp.FromString(message) for message in messages]
-        found, error = carefully(store, Asked(0, until_ts, 3000, 8192, 2000, 64 << 10, 8 << 20, 4))
-        assert not error
-        assert [payload for each in served for payload in each.payloads] == [
-            piece.data if isinstance(piece, BinlogPart) else piece.payload for piece in found
-        ]
         end = pb.PullRangeResp.FromString(last).end
         assert end.count == sum(0 if each.part_offset else len(each.payloads) for each in served)
         assert end.count == sum(kind not in ("fake", "rollback") for kind in kinds)

@@ -1,6 +1,5 @@
-"""Encodes TiCDC's Avro. It has no batches, no old rows (except with `avro_output_old_row`), and no handle-only
-messages, and no
-checksums of rows: TiDB stores these in the rows of its storage, and binlogs do not contain them."""
+"""Encodes TiCDC's Avro. It has no batches, no old rows (except with `avro_output_old_row`), no handle-only messages,
+and no checksums of rows: TiDB stores these in the rows of its storage, and binlogs do not contain them."""
 
 from __future__ import annotations
 

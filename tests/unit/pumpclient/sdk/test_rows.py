@@ -133,7 +133,7 @@ GIVEN_CODEC = codec(
     Column("d", t.Date(), default="2026-11-22"),
     Column("ts", t.Timestamp(6), default="2026-11-22 01:02:03.000004"),
     Column("set", t.Set("", "a", "b"), default="a,b"),
-    Column("bits", t.Bit(9), default=0x101),
+    Column("bits", t.Bit(9), default=0x181),
     Column("kind", t.Enum("x", "y"), nullable=False, default="y"),
     Column("price", t.NumericType(6, 3), default="1.5"),
     Column("took", t.Time(6), default="-12:34:56.78"),
@@ -169,7 +169,7 @@ def test_insert_returns_stored_values_as_python_types() -> None:
         assert abs(datetime.now(UTC).replace(tzinfo=None) - now) < timedelta(minutes=10)
     assert stored == {
         "id": Decimal(1), "tiny": 7, "c": "x", "s": None, "bin": b"ab\0\0", "f": to_float32(0.1), "y": None,
-        "d": date(2026, 11, 22), "ts": datetime(2026, 11, 22, 1, 2, 3, 4), "set": ("a", "b"), "bits": 0x101,
+        "d": date(2026, 11, 22), "ts": datetime(2026, 11, 22, 1, 2, 3, 4), "set": ("a", "b"), "bits": 0x181,
         "kind": "y", "price": Decimal("1.500"), "took": -timedelta(hours=12, minutes=34, seconds=56, milliseconds=780),
         "doc": {"a": [1, None]},
     }  # fmt: skip

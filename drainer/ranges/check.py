@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,9 +83,15 @@ class Table:
 
     def repair(self, compared: Compared) -> int:
         """Make the rows that differ equal. Return how many rows were written or deleted. Rows that upstream does not
-        have are deleted first, because a server may take their keys for equal to others."""
+        have are deleted first, because a server may take their keys for equal to others. If more differs than was
+        found, one range of the table after another is made equal then. Raises Stopped between two transactions."""
         if not self._finds_by_key():
             return self._transact(partial(self._whole, buckets=compared.buckets))
+        count = self._found(compared)
+        # Rows with other unique keys may have exchanged their values with rows of any range.
+        return count + (self._ranges() if compared.is_cut and not self.codec.shape.secondary_unique else 0)
+
+    def _found(self, compared: Compared) -> int:
         surplus = [one.packed_key for one in compared.differences if one.upstream is None]
         others = [one.packed_key for one in compared.differences if one.upstream is not None]
         keys = [*surplus, *others]
@@ -92,6 +99,20 @@ class Table:
         step = max(len(keys), 1) if self.codec.shape.secondary_unique else KEYS_MAX
         parts = [keys[begin : begin + step] for begin in range(0, len(keys), step)]
         return sum(self._transact(partial(self._by_key, keys=part)) for part in parts)
+
+    def _ranges(self) -> int:
+        """Make the rows that upstream has equal, each range at the position of its own transaction. The stream has as
+        much time in between as a range takes."""
+        count = 0
+        for source in self.sources:
+            with contextlib.closing(self.connect(self.there.commit_ts)) as snapshot:
+                ranges = list(snapshot.divided(source))
+            for of in ranges:
+                began_s = time.monotonic()
+                count += self._transact(partial(self._by_range, source=source, of=of))
+                if self.stop.wait(time.monotonic() - began_s):
+                    raise Stopped("stopped")
+        return count
 
     def _finds_by_key(self) -> bool:
         """Whether upstream's rows can be read by the keys that the destination has: not if rules replace values."""
@@ -123,6 +144,13 @@ class Table:
                 for columns in upstream.with_keys(source, literals)
             )
         return ours, counts(rows.with_keys(keys) for rows in at.with_keys(self.codec, keys))
+
+    def _by_range(self, at: Transaction, source: Source, of: Range) -> tuple[Counts, Counts]:
+        with contextlib.closing(self.connect(at.commit_ts)) as upstream:
+            ours = counts(map(self._packed, upstream.read(source, of)))
+        keys = list(ours)
+        parts = (keys[begin : begin + KEYS_MAX] for begin in range(0, len(keys), KEYS_MAX))
+        return ours, counts(rows.with_keys(part) for part in parts for rows in at.with_keys(self.codec, part))
 
     def _whole(self, at: Transaction, buckets: Any) -> tuple[Counts, Counts]:
         with contextlib.closing(self.connect(at.commit_ts)) as upstream:

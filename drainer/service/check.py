@@ -66,7 +66,8 @@ class CheckOptions:
 class TableCheck:
     """A table of the destination. `table_id`: upstream's, of merged tables the lowest; `schema`: how its definition
     differs; `at`: the TSO of both sides; `rows`: upstream's; `is_cut`: there are more differences than these;
-    `repaired`: differences that were mended before; `error`: why its rows were not compared."""
+    `repaired`: differences that were mended before; `written`: how many rows that took, also such as were not compared
+    one by one; `error`: why its rows were not compared."""
 
     table: str
     table_id: int = 0
@@ -76,6 +77,7 @@ class TableCheck:
     differences: tuple[RowDifference, ...] = ()
     is_cut: bool = False
     repaired: tuple[RowDifference, ...] = ()
+    written: int = 0
     error: str = ""
 
     @property
@@ -194,10 +196,10 @@ def _round(
     again: list[str] = []
     schema = there.schema_differences([version for table in tables.values() for version in table.versions])
     for name, table in tables.items():
-        repaired = done[name].repaired if name in done else ()
+        before = done.get(name, TableCheck(name))
         differing = tuple(found for found in schema if found.table == name)
         one = TableCheck(name, table.table_id, differing, there.commit_ts)
-        one = done[name] = replace(one, repaired=repaired)
+        one = done[name] = replace(one, repaired=before.repaired, written=before.written)
         try:
             if table.stop.is_set():
                 raise Stopped("stopped")
@@ -209,7 +211,9 @@ def _round(
             elif options.repair and found.differences:
                 rows = table.repair(found)
                 again.append(name)
-                done[name] = replace(one, repaired=(*repaired, *found.differences))
+                done[name] = replace(
+                    one, repaired=(*before.repaired, *found.differences), written=before.written + rows
+                )
                 _log.info("table repaired", table=name, rows=rows)
         except BinlogError as error:
             done[name] = replace(one, error=str(error))
@@ -238,7 +242,7 @@ def shown(checks: Sequence[TableCheck], options: CheckOptions) -> str:
     for one in checks:
         parts = [f"{'at least ' * one.is_cut}{len(one.differences)} rows differ"] if one.differences else []
         parts += ["equal"] if not one.differences and not one.error else []
-        parts += [f"{len(one.repaired)} rows repaired"] if one.repaired else []
+        parts += [f"{max(one.written, len(one.repaired))} rows repaired"] if one.repaired else []
         parts += [f"not {'repaired' if one.differences else 'compared'}: {one.error}"] if one.error else []
         counted = "" if one.error else f" ({one.rows} rows upstream at {one.at})"
         lines.append(f"{one.table}: {', '.join(parts)}{counted}")

@@ -176,6 +176,42 @@ def test_rows_that_upstream_does_not_have_are_deleted_in_the_first_transactions(
     assert asked.call_args_list[0].args[1] == [SQLITE_VALUES.pack((9,))]
 
 
+def test_table_of_which_more_differs_than_is_compared_is_made_equal_range_by_range(tmp_path: Path) -> None:
+    """Each range as upstream has it at the position of its own transaction; what upstream lacks is found next."""
+    file = File(tmp_path / "f")
+    surplus: Row = (9, "surplus", None)
+    file.put((1, "old", 0.1), surplus)
+    asked: list[float] = []
+    with mock.patch.object(module, "ROWS_MAX", 1), file.table() as table:
+
+        def wait(seconds: float) -> bool:
+            asked.append(seconds)
+            file.sink.advance(file.sink.commit_ts + 1, 0)
+            return False
+
+        found = table.compared()
+        assert (len(found.differences), found.is_cut) == (1, True)
+        with mock.patch.object(table.stop, "wait", wait):
+            assert table.repair(found) >= 4
+        assert len(asked) == 2
+        assert min(asked) > 0
+    assert {TS, TS + 1} <= set(file.asked)
+    assert [row for row in file.rows() if row != surplus] == list(WANTED)
+    with file.table() as table:
+        table.repair(table.compared())
+    assert file.rows() == list(WANTED)
+
+
+def test_repair_range_by_range_stops_between_two_ranges(tmp_path: Path) -> None:
+    file = File(tmp_path / "f")
+    with mock.patch.object(module, "ROWS_MAX", 1), file.table() as table:
+        found = table.compared()
+        table.stop.set()
+        with pytest.raises(Stopped):
+            table.repair(found)
+    assert 0 < len(file.rows()) < len(WANTED)
+
+
 def test_snapshot_does_not_see_what_is_written_after_it(file: File) -> None:
     file.put(*WANTED)
     with file.table() as table:

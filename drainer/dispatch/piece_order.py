@@ -116,6 +116,12 @@ def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) ->
                         yield OrderedPart(withheld[transaction], stage.class_, is_piece=True)
 
 
+def loaded_parts(works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[OrderedPart]:
+    """Yield the parts of a range of a first load: rows with different keys, so their order does not matter."""
+    for segment in works():
+        yield OrderedPart(segment, is_piece=True)
+
+
 def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:
     """Read all pieces and collect what each transaction changes."""
     found: dict[Transaction, _Seen] = {}

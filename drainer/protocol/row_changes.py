@@ -29,6 +29,11 @@ class RowChanges:
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def are_read(self) -> bool:
+        """Whether a first load has read these rows: no transaction has its start_ts as commit_ts."""
+        return bool(len(self)) and int(self.start_ts[0]) == int(self.commit_ts[0])
+
     def take(self, chosen: Ints) -> RowChanges:
         """Return the changes at the positions `chosen`, in that order."""
         return self._part(chosen, lambda column: column.take(chosen))

@@ -13,7 +13,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,24 +24,28 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes
 from drainer.changes.key import identities
 from drainer.changes.net_rows import NetColumns
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.lexer import quoted
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import DefinitionChanged, Range, Snapshot, SnapshotGone, Source, UpstreamDown
 from drainer.row.format import Format
-from drainer.schema.job_policy import RewriteRules
+from drainer.schema.job_policy import RewriteRules, generated
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import SchemaView, TableVersions
-from drainer.sink.base import SCHEMA_ID, LoadsTables, NetSink, TableLoad, unfinished
+from drainer.sink.base import SCHEMA_ID, AnySink, TableLoad, Wants, unfinished
 from drainer.sink.errors import DdlFailed
 
 TRIES_MAX: Final = 60
 _PAUSE_S: Final = 5.0
+# A row's place among the rows of a load: its table's id, the number of its range, its number in that.
+_OWN_ID: Final = 1 << 48  # above every id of upstream's
+TABLE_BITS: Final = 40
+RANGE_BITS: Final = 24
 _log = get_logger(__name__)
-
-
-class LoadSink(NetSink, LoadsTables, Protocol):
-    """A destination into which tables can be loaded."""
 
 
 class FirstLoad:
@@ -51,7 +55,7 @@ class FirstLoad:
 
     def __init__(
         self,
-        sink: LoadSink,
+        sink: AnySink,
         view: SchemaView,
         schemas: Mapping[int, str],
         connect: Callable[[], Snapshot],
@@ -65,7 +69,11 @@ class FirstLoad:
     ) -> None:
         self._sink, self._connect, self._progress = sink, connect, progress
         self._tables = {table_id: view.tables[table_id] for table_id in schemas if table_id in view.tables}
-        found = {table_id: Source.of(view, table_id, schemas[table_id]) for table_id in self._tables}
+        generated = sink.wants is Wants.CHANGES and sink.stored_generated
+        found = {
+            table_id: Source.of(view, table_id, schemas[table_id], stored_generated=generated)
+            for table_id in self._tables
+        }
         ignored = {table_id for table_id, kinds in view.ignored_kinds.items() if Kind.INSERT in kinds}
         self._sources = {id_: source for id_, source in found.items() if source is not None and id_ not in ignored}
         self._schema_version = schema_version
@@ -83,6 +91,9 @@ class FirstLoad:
                 loads = self._sink.loads()
                 left = unfinished(loads, self._sources)
                 if not left:
+                    gone = [replace(load, borders=(), loaded=1) for load in loads if not load.is_complete]
+                    if gone:  # they were dropped upstream, or are no longer replicated
+                        self._sink.put_loads(gone)
                     return True
                 self._progress.begin([load for load in loads if load.table_id in self._sources])
             try:
@@ -129,19 +140,24 @@ class FirstLoad:
 
     def _load(self, source: Source, load: TableLoad) -> None:
         """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
-        ts, of = self._sink.commit_ts, next_range(load)
+        sink, of = self._sink, next_range(load)
+        ts = sink.commit_ts
+        place = (load.table_id << TABLE_BITS) + (load.loaded << RANGE_BITS)
 
-        def works() -> Iterator[SegmentWork]:
+        def works() -> Iterator[Any]:
             self._progress.read(0, 0)
             crash_point("load.range")
             with contextlib.closing(self._connect()) as snapshot:
                 rows = 0
                 for columns in snapshot.read(source, of):
+                    if sink.wants is Wants.CHANGES:
+                        yield reads(source, columns, ts, place + rows)
+                    else:
+                        yield inserts(source, columns, ts, sink.format)
                     rows += len(columns[0])
                     self._progress.read(rows, snapshot.read_bytes)
-                    yield inserts(source, columns, self._sink.format, ts)
 
-        self._sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.loaded)), self._schema_version)
+        sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.loaded)), self._schema_version)
 
     def _create(self, schema: TableLoad) -> None:
         ts = self._sink.commit_ts
@@ -149,17 +165,36 @@ class FirstLoad:
             snapshot.check_ids(self._sources)
         for info in self._databases:
             try:
-                self._sink.ddl(database(info, ts))
+                self._run(database(info, ts))
             except DdlFailed as error:  # the user may create only the databases of tables
                 _log.warning("an upstream database is not created", database=info.name, error=str(error))
+        if self._sink.wants is Wants.CHANGES:
+            for step in self._databases_of_tables(ts):
+                self._run(step)
         for table_id, table in self._tables.items():
             step = creation(table_id, table, ts)
             sql = self._rewrite.text_for(step.job.id, 0)
             if sql != ():
-                step = step if sql is None else replace(step, sql=sql, rewritten=True)
-                self._sink.ddl(step, may_exist=True)  # once: the sink marks it as any job
+                self._run(step if sql is None else replace(step, sql=sql, rewritten=True))
+        if self._sink.wants is Wants.CHANGES:  # readers run a DDL after the rows with its commit_ts
+            self._sink.advance(ts + 1, self._schema_version)
         self._sink.put_loads([TableLoad(table_id) for table_id in self._sources], done=schema)
         _log.info("tables of the first load created", tables=len(self._tables), at=ts)
+
+    def _databases_of_tables(self, ts: int) -> Iterator[Ddl]:
+        """The steps that create the databases of which the filter or a route names tables alone: a reader must have
+        them, too."""
+        first: dict[str, int] = {}
+        for table_id, table in sorted(self._tables.items()):
+            first.setdefault(table.schema, table_id)
+        for schema in first.keys() - {info.name for info in self._databases}:
+            step = database(DBInfo(_OWN_ID + first[schema], schema, "", ""), ts)
+            yield replace(step, query=f"CREATE DATABASE IF NOT EXISTS {quoted(schema)}")
+
+    def _run(self, step: Ddl) -> None:
+        """Once: the sink marks it as any job."""
+        if not self._sink.job_done(step.job.id):
+            self._sink.ddl(step, may_exist=step.may_exist)
 
 
 def next_range(load: TableLoad) -> Range:
@@ -168,7 +203,16 @@ def next_range(load: TableLoad) -> Range:
     return Range(borders[load.loaded], borders[load.loaded + 1])
 
 
-def inserts(source: Source, columns: Sequence[Any], format_: Format, ts: int) -> SegmentWork:
+def reads(source: Source, columns: Sequence[Any], ts: int, place: int) -> ChangeSegment:
+    """Rows for a sink that wants every change: inserts whose start_ts is their commit_ts, which no transaction has.
+    `columns`: their decoded values; `place`: of the first row, among all rows of the load."""
+    count = len(columns[0])
+    stamps, numbers = np.full(count, ts, np.uint64), np.arange(count)
+    changes = Changes(source.codec, Kind.INSERT, stamps, stamps, numbers + place, numbers, None, tuple(columns))
+    return ChangeSegment(ts, ts, (changes,), count, 0)
+
+
+def inserts(source: Source, columns: Sequence[Any], ts: int, format_: Format) -> SegmentWork:
     """The work that inserts rows. `columns`: their decoded values."""
     codec, count = source.codec, len(columns[0])
     if codec.shape.foldable:
@@ -186,15 +230,20 @@ def inserts(source: Source, columns: Sequence[Any], format_: Format, ts: int) ->
 
 def creation(table_id: int, table: TableVersions, ts: int) -> Ddl:
     """The step that creates a table as the destination has it at this position. Its job's id is none that upstream
-    gives."""
+    gives. Raises UnsupportedType."""
     schema, info = table.schema, table.current if table.applied is None else table.applied.info
     job = Job(-table_id, ActionType.CREATE_TABLE, schema_name=schema, table_name=info.name, table_info=info)
+    job = replace(job, schema_version=table.versions[-1])
     change = TableChange(None, Located(table_id, schema, info))
-    query = f"first load: the definition of {schema}.{info.name} at {ts}"
-    return Ddl(job, ts, False, schema, "", (), query, 0, (change,), may_exist=True, by_rules=True)
+    return _with_text(Ddl(job, ts, False, schema, "", (), "", 0, (change,), may_exist=True, by_rules=True))
 
 
 def database(info: DBInfo, ts: int) -> Ddl:
     """The step that creates a database: a table may be created in it later. Its id is no table's."""
     job = Job(-info.id, ActionType.CREATE_SCHEMA, schema_name=info.name, db_info=info)
-    return Ddl(job, ts, False, info.name, "", (), f"first load: database {info.name} at {ts}", 0, ())
+    return _with_text(Ddl(job, ts, False, info.name, "", (), "", 0, ()))
+
+
+def _with_text(step: Ddl) -> Ddl:
+    """With the statement for readers that run upstream's text."""
+    return replace(step, query="; ".join(generated(step, Dialect()) or ()))

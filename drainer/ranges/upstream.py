@@ -211,11 +211,13 @@ class Source:
     codec: Codec
 
     @classmethod
-    def of(cls, view: SchemaView, table_id: int, schema: str) -> Source | None:
+    def of(cls, view: SchemaView, table_id: int, schema: str, *, stored_generated: bool = False) -> Source | None:
         """Return the current table of a view; None if it is not replicated. `schema`: the upstream name of its
-        database."""
+        database; `stored_generated`: rows have stored generated columns, too."""
         at = view.lookup(table_id, _NEWEST, 0)
-        return None if isinstance(at, SkipReason) else cls(schema, at.at, Codec(at, at.at_version, view))
+        if isinstance(at, SkipReason):
+            return None
+        return cls(schema, at.at, Codec(at, at.at_version, view, stored_generated=stored_generated))
 
     @property
     def table(self) -> str:

@@ -30,14 +30,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from drainer.config import Config
-from drainer.ranges.load import FirstLoad, LoadSink
+from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import SnapshotGone, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
 from drainer.service.registration import DrainerNode
-from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, LoadsTables, Position, Wants
+from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
 STOP_S: Final = 60.0
@@ -89,19 +89,15 @@ def shown(console: Console | None = None) -> Iterator[LoadProgress]:
         yield progress
 
 
-def load_sink(config: Config, *, former_has_ended: bool = False) -> LoadSink:
-    """The destination, not opened yet. `former_has_ended`: as in SyncerSettings. Raises ConfigError if tables cannot be
-    loaded into it."""
-    sink = config.syncer.sink(former_has_ended=former_has_ended)
-    if sink.wants is not Wants.NET or not isinstance(sink, LoadsTables):
-        raise ConfigError(f"tables cannot be loaded into a destination of db-type {config.syncer.db_type}")
+def load_sink(config: Config, *, former_has_ended: bool = False) -> AnySink:
+    """The destination, not opened yet. `former_has_ended`: as in SyncerSettings. Raises ConfigError."""
     if not config.syncer.sync_ddl:
         raise ConfigError("syncer.sync-ddl = false: a load creates the tables")
-    return sink
+    return config.syncer.sink(former_has_ended=former_has_ended)
 
 
 async def _load(
-    config: Config, sink: LoadSink, halted: threading.Event, progress: LoadProgress, unless_begun: bool
+    config: Config, sink: AnySink, halted: threading.Event, progress: LoadProgress, unless_begun: bool
 ) -> bool:
     server, security = server_of(config.upstream), config.security.security()
     whole = False
@@ -120,6 +116,8 @@ async def _load(
             return True
         schema = await _schema(config, etcd, provider, sink, position)
         provider.check_rules()
+        if isinstance(sink, ChecksTables):
+            sink.check_tables(schema.view())
         policy = schema.policy
         filter_, rules, databases = policy.filter, policy.rules, schema.catalog.schemas.values()
         first_load = FirstLoad(
@@ -158,7 +156,7 @@ def _jobs_in_effect(config: Config, ts: int) -> list[Job]:
     return []  # the load says what to do
 
 
-async def _schema(config: Config, etcd: Etcd, provider: SchemaProvider, sink: LoadSink, position: Position) -> Schema:
+async def _schema(config: Config, etcd: Etcd, provider: SchemaProvider, sink: AnySink, position: Position) -> Schema:
     """The schema at the sink's position. While no table is created the position moves on until no DDL took effect close
     to it: the history has a job only some time after its effect, so its table would be read as it is after a DDL that
     neither the load nor the stream after it runs."""

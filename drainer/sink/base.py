@@ -292,6 +292,15 @@ class Sink(Protocol[S_contra]):
         """Whether this DDL job has been run. A job that was run early is skipped at its own place (rule 14)."""
         ...
 
+    def loads(self) -> list[TableLoad]:
+        """Return how far the loads of a first load are."""
+        ...
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        """Store the state of these loads and count one more range of `done` as loaded, in one transaction. Raises
+        Fenced, PositionMoved."""
+        ...
+
     def interrupt(self) -> None:
         """Make every present and future wait for an unreachable destination end with DestinationDown. May be called
         from any thread. Operations that succeed are not affected."""
@@ -378,20 +387,6 @@ class DerivesDdl(Protocol):
 
     @property
     def derives_ddl(self) -> Literal[True]: ...
-
-
-@runtime_checkable
-class LoadsTables(Protocol):
-    """A sink into which tables can be loaded."""
-
-    def loads(self) -> list[TableLoad]:
-        """Return how far the loads are."""
-        ...
-
-    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
-        """Store the state of these loads and count one more range of `done` as loaded, in one transaction. Raises
-        Fenced, PositionMoved."""
-        ...
 
 
 @runtime_checkable

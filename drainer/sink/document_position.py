@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, Final
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory, sync_directory
 
-from drainer.sink.base import Identity, Intent
+from drainer.sink.base import SCHEMA_ID, Identity, Intent, TableLoad
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
 from drainer.sink.position import DONE, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
 
@@ -59,11 +59,18 @@ POSITION: Final = "position.json"
 
 @dataclass
 class Document:
-    """All of it. `notes`: what the sink keeps beside its position, as JSON."""
+    """All of it. `notes`: what the sink keeps beside its position, as JSON; `loads`: those of a first load, by table's
+    id."""
 
     stored: Stored | None = None
     jobs: dict[int, JobMark] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    loads: dict[int, TableLoad] = field(default_factory=dict)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether rows of a first load are missing: they have the commit_ts of the position."""
+        return any(not load.is_complete for load in self.loads.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +84,11 @@ class DocumentPositionStore:
     def read(self) -> Stored | None:
         return self.document.stored
 
-    def create(self, commit_ts: int, schema_version: int = 0) -> None:
+    def create(self, commit_ts: int, schema_version: int = 0, *, loads: bool = False) -> None:
         if self.document.stored is not None:
             raise PositionMoved(f"{self.label}: it has a position already")
         self.document.stored = Stored(commit_ts, schema_version, 0)
+        self.document.loads = {SCHEMA_ID: TableLoad(SCHEMA_ID, ())} if loads else {}
 
     def take_epoch(self, epoch: int, node_id: str) -> int:
         stored = self.document.stored
@@ -126,6 +134,21 @@ class DocumentPositionStore:
         mark = self.document.jobs.get(job_id)
         if mark is not None and mark.state != DONE:
             del self.document.jobs[job_id]
+
+    def loads(self) -> list[TableLoad]:
+        return [load for _, load in sorted(self.document.loads.items())]
+
+    def put_loads(self, epoch: int, loads: Sequence[TableLoad], done: TableLoad | None) -> None:
+        self.hold(epoch)
+        if done is None or self.step_load(done.table_id, done.loaded):
+            self.document.loads |= {load.table_id: load for load in loads}
+
+    def step_load(self, table_id: int, number: int) -> bool:
+        load = self.document.loads.get(table_id)
+        if load is None or load.loaded < number:
+            raise PositionMoved(f"{self.label}: range {number} of table {table_id} is not the next one of its load")
+        self.document.loads[table_id] = replace(load, loaded=max(load.loaded, number + 1))
+        return load.loaded == number
 
     def purge_jobs(self, *, before: int, before_ts: int) -> None:
         self.document.jobs = {
@@ -223,6 +246,7 @@ def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
         "position": position,
         "jobs": [asdict(mark) for mark in document.jobs.values()],
         "notes": document.notes,
+        "loads": [asdict(load) for load in document.loads.values()],
     }
 
 
@@ -233,4 +257,10 @@ def _document_of(body: dict[str, Any], label: str) -> Document:
         intent = intent_of(position["intent"], label)[0] if position["intent"] is not None else None
         found.stored = Stored(**{**position, "intent": intent})
     found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}
+    found.loads = {load["table_id"]: _load_of(load) for load in body.get("loads", ())}
     return found
+
+
+def _load_of(found: dict[str, Any]) -> TableLoad:
+    borders = found["borders"]
+    return TableLoad(**{**found, "borders": None if borders is None else tuple(map(tuple, borders))})

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pymysql
 import pytest
 from binlog.cluster.pd import PDClient, ask_first, hold_gc
 from binlog.errors import TimestampUnavailable
@@ -35,12 +36,13 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.pump.rpc import Client, until
 from tests.peer.cluster import Peer, PumpPlace, peer_bin, running_peer
-from tests.peer.compare import AS_TEXT, differences
+from tests.peer.compare import AS_TEXT, differences, table_differences, tables
 from tests.peer.load import DDLS, TABLES, prepare, running_load
 from tests.peer.marks import desk_test
 from tests.support.capture import CaptureSet
+from tests.support.kafka import Broker
 from tests.support.row_bags import Model, replay
-from tests.support.servers import MariaDB, Server, wait_until
+from tests.support.servers import MariaDB, Server, python_module, wait_until
 
 pytestmark = desk_test(900)
 
@@ -339,12 +341,63 @@ def test_first_load_killed_on_the_way_is_completed_and_the_stream_continues(
         assert list(differences(found, downstream)) == []
 
 
+def test_first_load_into_kafka_and_the_stream_behind_it_make_upstreams_tables(
+    upstream: Upstream, mariadb: MariaDB, kafka: Broker
+) -> None:
+    """Tables change while they are read, and the drainer is killed; a consumer makes tables of the topic."""
+    peer, topic = upstream.peer, kafka.topic(3)
+    section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\nfirst-load = true\n'
+    names = [text.split()[2] for text in TABLES if "JSON" not in text]  # not all of it is the same as text
+    chosen = "".join(f'[[syncer.replicate-do-table]]\ndb-name = "app"\ntbl-name = "{name}"\n' for name in names)
+    to = (
+        f'db-type = "kafka"\n{chosen}[syncer.to]\naddresses = ["{kafka.address}"]\n'
+        f'topic = "{topic}"\n[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
+    )
+    with running_load(peer.connect) as running:
+        for point in ("kafka.ddl_sent:3", "load.range:3", "sink.after_commit:9"):
+            committed = running.committed.total()
+            killed = peer.our_drainer(to, name="topics", more=section, command=("load",), point=point)
+            assert killed.wait() == -signal.SIGKILL, killed.tail()
+            wait_until(lambda: running.committed.total() > committed + 50, what="transactions are written")  # noqa: B023
+    drainer = peer.our_drainer(to, "-until-now", name="topics", more=section)
+    assert drainer.wait(deadline_s=400) == 0, drainer.tail()
+    server = f"mariadb://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}"
+    uri = f"kafka://{kafka.address}/{topic}?protocol=open-protocol"
+    consumer = python_module(
+        "drainer.kafka_consumer", uri, "-to", server, "-once", output=peer.directory / "consumer.out"
+    )
+    assert consumer.start().wait(deadline_s=300) == 0, consumer.tail()
+    found, downstream = peer.connect(**AS_TEXT), mariadb.connect(**AS_TEXT)
+    with contextlib.closing(found), contextlib.closing(downstream):
+        assert tables(downstream, "app") == set(names)
+        for name in names:
+            assert list(table_differences(found, downstream, "app", name)) == []
+
+
+FOREIGN_KEYS = (
+    "CREATE TABLE parent (id INT PRIMARY KEY)",
+    "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON UPDATE CASCADE)",
+    "INSERT INTO parent VALUES (1), (2)",
+    "INSERT INTO child VALUES (1, 1)",
+)
+
+
+def write_undone_rows(upstream: Upstream) -> None:
+    """What TiDB puts into its binlogs wrongly: the rows of a cascade that it has undone (docs/compatibility.md)."""
+    with contextlib.closing(upstream.peer.connect(database="app")) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN PESSIMISTIC")
+        with pytest.raises(pymysql.err.IntegrityError):
+            cursor.execute("UPDATE parent SET id = 2 WHERE id = 1")
+        cursor.execute("INSERT INTO child VALUES (5, 2)")
+        cursor.execute("COMMIT")
+
+
 def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream: Upstream, mariadb: MariaDB) -> None:
     """A value of each type is changed at the destination, a row deleted and one added, while transactions run."""
     peer = upstream.peer
     section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\nfirst-load = true\n'
     columns = [name for name in VALUES if name != "s64"]
-    every = ["bag", "checked", *(text.split()[2] for text in TABLES)]
+    every = ["bag", "checked", "parent", "child", *(text.split()[2] for text in TABLES)]
 
     def check(*arguments: str, tables: Sequence[str] = every) -> tuple[int, dict[str, Any]]:
         chosen = [f"-table=app.{table}" for table in tables]
@@ -364,6 +417,7 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
     for column, values in VALUES.items():
         text = (value for value in values if column != "v" or not value.startswith("x"))  # MariaDB has UTF-8 alone
         upstream.run(*(f"INSERT INTO checked ({column}) VALUES ({value})" for value in text))
+    upstream.run(*FOREIGN_KEYS)
     drainer = peer.our_drainer(mariadb, name="checked", more=f'{section}check-interval = "1h"\n')
     drainer.wait_for_output("drainer is running", deadline_s=240)
     wait_until(lambda: (0,) in verified("MIN(verified_ts < checked_ts)"), what="all tables are verified")
@@ -384,9 +438,17 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
             cursor.execute("INSERT INTO bag VALUES (3, 'surplus')")
         with contextlib.closing(peer.connect(port=peer.start_tidb_without_binlog(), database="app")) as unseen:
             unseen.query("INSERT INTO checked (id, v) VALUES (2000000, 'no binlog')")
-        code, found = check(tables=["checked", "bag"])
+        write_undone_rows(upstream)
+        wait_until(lambda: mariadb.query("SELECT id FROM app.child WHERE id = 5") == [(5,)], what="they are applied")
+        code, found = check(tables=["checked", "bag", "parent", "child"])
         assert code == 3
-        assert verified("table_name", "verified_ts < checked_ts") == [("app.bag",), ("app.checked",)]
+        differing = [("app.bag",), ("app.checked",), ("app.child",), ("app.parent",)]
+        assert verified("table_name", "verified_ts < checked_ts") == differing
+        undone = [*found["app.parent"]["differences"], *found["app.child"]["differences"]]
+        assert [(row["upstream"], row["destination"]) for row in undone] == [
+            ({"id": "1"}, None),
+            ({"p": "1"}, {"p": "2"}),
+        ]
         rows = found["app.checked"]["differences"]
         changed = [row for row in rows if row["upstream"] and row["destination"]]
         assert sorted(name for row in changed for name in row["upstream"]) == sorted(columns)
@@ -406,6 +468,8 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
         assert {name: len(one["repaired"]) for name, one in found.items() if one["repaired"]} == {
             "app.checked": len(rows),
             "app.bag": 2,
+            "app.child": 1,
+            "app.parent": 1,
         }
         assert verified("table_name", "differences") == []
     assert drainer.stop() == 0, drainer.tail()

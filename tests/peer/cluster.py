@@ -161,7 +161,7 @@ class Peer:
 
     def our_drainer(
         self,
-        destination: MariaDB,
+        destination: MariaDB | str,
         *arguments: str,
         name: str = "ours",
         more: str = "",
@@ -169,13 +169,17 @@ class Peer:
         command: Sequence[str] = (),
         point: str = "",
     ) -> Server:
-        """`command`: what comes before the flags; `point`: the crash point at which it is killed."""
+        """`destination`: a MariaDB, or the settings from db-type on; `command`: what comes before the flags; `point`:
+        the crash point at which it is killed."""
         file = self.directory / f"{name}.toml"
+        if not isinstance(destination, str):
+            destination = (
+                f'db-type = "mariadb"\n{syncer}\n[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
+                f'user = "{destination.user}"\npassword = "{destination.password}"\n'
+            )
         file.write_text(
             f'initial-commit-ts = 0\nstatus-addr = ""\n{more}\n[schema]\nhistory-url = "{self.history_url}"\n'
-            f'[syncer]\ndb-type = "mariadb"\n{syncer}\n[syncer.to]\n'
-            f'host = "{destination.host}"\nport = {destination.port}\n'
-            f'user = "{destination.user}"\npassword = "{destination.password}"\n'
+            f"[syncer]\n{destination}"
         )
         drainer = python_module(
             "drainer",

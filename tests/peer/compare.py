@@ -54,10 +54,10 @@ def differences(upstream: Connection, downstream: Connection) -> Iterator[str]:
         for table in sorted(there ^ here):
             yield f"table {schema}.{table} only {'upstream' if table in there else 'downstream'}"
         for table in sorted(there & here):
-            yield from _table(upstream, downstream, schema, table)
+            yield from table_differences(upstream, downstream, schema, table)
 
 
-def _table(upstream: Connection, downstream: Connection, schema: str, table: str) -> Iterator[str]:
+def table_differences(upstream: Connection, downstream: Connection, schema: str, table: str) -> Iterator[str]:
     there, here = columns(upstream, schema, table), columns(downstream, schema, table)
     if there != here:
         yield f"{schema}.{table}: columns {there} upstream, {here} downstream"

@@ -31,7 +31,6 @@ LOADS = (TableLoad(5, (("1", "'a?{e}\\\"ü😀'"), ("2", "x'00'"))), TableLoad(6
 SCHEMA = TableLoad(SCHEMA_ID, ())
 
 Transactions = Callable[[Identity], AbstractContextManager[PositionStore]]
-Stores = Callable[[Identity], AbstractContextManager[SqlPositionStore]]
 Call = Callable[[PositionStore], object]
 
 
@@ -224,20 +223,18 @@ class PositionSuite:
 
 
 class LoadSuite:
-    """The loads of tables, in the stores of destinations into which tables can be loaded. The caller's `transaction_of`
-    returns SqlPositionStores."""
+    """The loads of tables."""
 
     @pytest.fixture
-    def stores(self, transaction_of: Transactions) -> Stores:
+    def stores(self, transaction_of: Transactions) -> Transactions:
         """Each changefeed has a position and the same loads, of which one range of table 5 is loaded."""
         for identity in FEEDS:
             with transaction_of(identity) as store:
-                assert isinstance(store, SqlPositionStore)
                 store.create(100, loads=True)
                 store.put_loads(store.take_epoch(0, "n"), [replace(LOADS[0], loaded=1), LOADS[1]], None)
-        return transaction_of  # type: ignore[return-value]
+        return transaction_of
 
-    def test_a_range_is_loaded_once_and_in_its_order(self, stores: Stores) -> None:
+    def test_a_range_is_loaded_once_and_in_its_order(self, stores: Transactions) -> None:
         begun = [SCHEMA, replace(LOADS[0], loaded=1), LOADS[1]]
         with stores(OURS) as store:
             for table_id, number in ((5, 2), (7, 0)):
@@ -253,7 +250,7 @@ class LoadSuite:
             with stores(identity) as store:
                 assert store.loads() == begun
 
-    def test_loads_are_listed_once_and_by_the_drainer_that_holds_the_position(self, stores: Stores) -> None:
+    def test_loads_are_listed_once_and_by_the_drainer_that_holds_the_position(self, stores: Transactions) -> None:
         with stores(OURS) as store:
             store.put_loads(1, [], SCHEMA)
             store.put_loads(1, [LOADS[0]], SCHEMA)
@@ -262,8 +259,9 @@ class LoadSuite:
             store.put_loads(2, [LOADS[0]], None)
 
     @pytest.mark.parametrize("loads", [False, True])
-    def test_a_first_position_forgets_loads_of_an_earlier_one(self, stores: Stores, loads: bool) -> None:
+    def test_a_first_position_forgets_loads_of_an_earlier_one(self, stores: Transactions, loads: bool) -> None:
         with stores(OURS) as store:
+            assert isinstance(store, SqlPositionStore)
             store.tables.execute(f"DELETE FROM {{drainer_position}} WHERE {SQL_OURS}", store.tables.key)
             for job_id in (-5, 5):
                 store.mark_job(JobMark(job_id, DONE, 100))

@@ -27,13 +27,15 @@ from drainer.protocol.table import Table
 _VERSION = "2.4.0.Final"
 
 
-def source_parts(namespace: str, schema: str, table: str, time: Slot | str, commit_ts: Slot | str) -> list[str | Slot]:
+def source_parts(
+    namespace: str, schema: str, table: str, time: Slot | str, commit_ts: Slot | str, *, is_snapshot: bool = False
+) -> list[str | Slot]:
     """Return the parts of the source block. `time`: milliseconds since 1970."""
     name = json_string(namespace)
     return [
         f'{{"version":"{_VERSION}","connector":"TiCDC","name":{name},"ts_ms":',
         time,
-        f',"snapshot":"false","db":{json_string(schema)},"table":{json_string(table)},"server_id":0,"gtid":null,'
+        f',"snapshot":"{str(is_snapshot).lower()}","db":{json_string(schema)},"table":{json_string(table)},"server_id":0,"gtid":null,'
         f'"file":"","pos":0,"row":0,"thread":0,"query":null,"commit_ts":',
         commit_ts,
         f',"cluster_id":{name}}}',
@@ -49,6 +51,8 @@ def source_text(namespace: str, schema: str, table: str, commit_ts: int) -> str:
 Parts = list[str | Slot]
 
 _OPERATIONS = {Kind.INSERT: "c", Kind.UPDATE: "u", Kind.DELETE: "d"}
+_READ = "r"  # by a first load
+_KINDS = {**{operation: kind for kind, operation in _OPERATIONS.items()}, _READ: Kind.INSERT}
 _TIME, _COMMIT = Slot(0), Slot(1)
 
 
@@ -62,7 +66,7 @@ class DebeziumTable(BaseTable):
         self._values = [value_of(column.column_type, options) for column in table.columns]
         self._fragments = [value.fragment for value in self._values]
         self._names = [json_string(column.name) for column in table.columns]
-        self._documents = {kind: Rows(self._parts(kind)) for kind in Kind}
+        self._documents = {operation: Rows(self._parts(kind, operation)) for operation, kind in _KINDS.items()}
         self._key = Rows(self._key_parts())
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
@@ -73,7 +77,8 @@ class DebeziumTable(BaseTable):
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
             columns += old_fragments(changes, self._fragments, column_indexes, image)
-        values = compressed(self._documents[changes.kind].build(columns), self._compression)
+        operation = _READ if changes.are_read else _OPERATIONS[changes.kind]
+        values = compressed(self._documents[operation].build(columns), self._compression)
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
     def _keys(self, image: list[Any], count: int) -> Any:
@@ -93,7 +98,7 @@ class DebeziumTable(BaseTable):
     def _member(self, index: int, at: int) -> Parts:
         return [f"{self._names[index]}:", Slot(at, quoted=self._values[index].is_quoted)]
 
-    def _parts(self, kind: Kind) -> Parts:
+    def _parts(self, kind: Kind, operation: str) -> Parts:
         options, table = self._options, self._table
         tail = "}"
         if not options.debezium_disable_schema:
@@ -101,10 +106,10 @@ class DebeziumTable(BaseTable):
             tail = f',"schema":{json_document(schema)}}}'
         return [
             '{"payload":{"source":',
-            *source_parts(options.namespace, table.schema, table.name, _TIME, _COMMIT),
+            *source_parts(options.namespace, table.schema, table.name, _TIME, _COMMIT, is_snapshot=operation == _READ),
             ',"ts_ms":',
             _TIME,
-            f',"transaction":null,"op":"{_OPERATIONS[kind]}"',
+            f',"transaction":null,"op":"{operation}"',
             *self._images(kind),
             "}" + tail,
         ]

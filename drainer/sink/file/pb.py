@@ -120,7 +120,7 @@ class TransactionWriter(RecordWriter):
 
     def _take(self, segment: ChangeSegment) -> None:
         for which, events in transactions(segment, self._zone):
-            if which != self._which:
+            if which != self._which or which[0] == which[1]:  # rows of a first load are no transaction
                 self._give()
                 self._which = which
             self._held += events

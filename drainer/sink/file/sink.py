@@ -31,6 +31,7 @@ from drainer.sink.base import (
     Intent,
     Position,
     Receipt,
+    TableLoad,
     TableName,
     Wants,
 )
@@ -117,11 +118,11 @@ class FileSink:
                 self._check_empty()
                 missing = first.missing(())
                 stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-                store.create(stored.commit_ts)
+                store.create(stored.commit_ts, loads=first.loads)
             self._epoch = store.take_epoch(stored.epoch, identity.node_id)
-            self._notes = self._format.notes_of(store.document.notes)
+            self._notes, loads = self._format.notes_of(store.document.notes), tuple(store.loads())
         self.commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing, loads=loads)
 
     def _check_empty(self) -> None:
         """Raise DestinationRefused if there are files without a position: they must be neither truncated nor
@@ -149,7 +150,7 @@ class FileSink:
             finally:
                 writer.abandon()
             notes = replace(self._notes, current=appender.finish())
-        self._record(notes, pieces.after_ts, pieces.until_ts, schema_version)
+        self._record(notes, pieces.after_ts, pieces.until_ts, schema_version, loaded=pieces.loaded)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._check(self.commit_ts, step.commit_ts)
@@ -170,6 +171,14 @@ class FileSink:
     def job_done(self, job_id: int) -> bool:
         with self._opened().transaction() as store:
             return store.job(job_id) is not None
+
+    def loads(self) -> list[TableLoad]:
+        with self._opened().transaction() as store:
+            return store.loads()
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        with self._opened().transaction() as store:
+            store.put_loads(self._epoch, loads, done)
 
     def prepare(self, view: SchemaView) -> None:
         """Nothing depends on the tables."""
@@ -251,19 +260,28 @@ class FileSink:
     def _appender(self) -> Appender:
         return Appender(self._files, self._notes.current, self._rotation, self._clock_s)
 
-    def _record(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, done: int = 0) -> None:
-        """Write the position and the committed lengths of the files to position.json at once. `done`: a job's id."""
-        self._put(notes, after_ts, until_ts, schema_version, done)
-        self._tidy()
-
-    def _put(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, done: int = 0) -> None:
+    def _record(
+        self,
+        notes: Notes,
+        after_ts: int,
+        until_ts: int,
+        schema_version: int,
+        *,
+        done: int = 0,
+        loaded: tuple[int, int] | None = None,
+    ) -> None:
+        """Write the position and the committed lengths of the files to position.json at once. `done`: a job's id;
+        `loaded`: see Pieces."""
         with self._opened().transaction() as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
             if done:
                 store.mark_job(JobMark(done, DONE, until_ts))
                 purge_old_jobs(store, done, until_ts)
+            if loaded is not None and not store.step_load(*loaded):
+                raise PositionMoved(f"{store.label}: range {loaded[1]} of table {loaded[0]} is loaded already")
             store.document.notes = self._format.notes_value(notes)
         self._notes, self.commit_ts = notes, until_ts
+        self._tidy()
 
     def _tidy(self) -> None:
         """Complete the current file if the next one is due, although nothing has arrived for the next one yet."""
@@ -275,7 +293,8 @@ class FileSink:
             current = Current(current.number + 1)
             notes = replace(self._notes, current={0: current})
             # The schema version of the start is not above the recorded one, which never goes back.
-            self._put(notes, self.commit_ts, self.commit_ts, self._schema_version)
+            self._record(notes, self.commit_ts, self.commit_ts, self._schema_version)
+            return
         self._housekeeping.wake(current.number)
 
     def _down(self, error: OSError) -> DestinationDown:

@@ -24,7 +24,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch import DispatchError
 from drainer.dispatch.ddl_messages import check_ddl, check_view, unfit_table, unpublished
 from drainer.dispatch.dispatcher import PartitionSlotting
-from drainer.dispatch.piece_order import OrderedPart, PartsOf
+from drainer.dispatch.piece_order import OrderedPart, PartsOf, loaded_parts
 from drainer.dispatch.rules import TOPIC_LENGTH_MAX
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
@@ -37,11 +37,12 @@ from drainer.sink.base import (
     Intent,
     Position,
     Receipt,
+    TableLoad,
     TableName,
     Wants,
 )
-from drainer.sink.document_position import Document
-from drainer.sink.errors import DestinationError, PositionMoved
+from drainer.sink.document_position import Document, DocumentPositionStore
+from drainer.sink.errors import DestinationError, DestinationRefused, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import KeylessTables, Publication, TopicTable
@@ -138,8 +139,16 @@ class KafkaSink:
 
         def create() -> Document:
             nonlocal missing
+            if first.loads and self._publication.encoder.joins_transactions:
+                raise DestinationRefused(
+                    f"{self.name}: tables cannot be loaded with protocol {self._publication.encoder.name}: its readers "
+                    f"take all messages with one commit_ts for the same transaction, and skip all but the first"
+                )
             missing = first.missing(())  # the tables whose rows a topic has are not known
-            return Document(Stored(first.begin_ts(initial_ts, missing), 0, driver.epoch))
+            document = Document()
+            store = DocumentPositionStore(document, driver.label)
+            store.create(first.begin_ts(initial_ts, missing), loads=first.loads)
+            return document
 
         try:
             fresh = driver.start(create)
@@ -156,24 +165,28 @@ class KafkaSink:
         except BaseException:
             self.close(clean=False)
             raise
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+        loads = tuple(self.loads())
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing, loads=loads)
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> None:
         pieces = Pieces(segment.after_ts, segment.until_ts, lambda: (segment,))
         self._write(pieces, lambda works: map(OrderedPart, works()), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
-        self._write(pieces, self._publication.parts, schema_version)
+        self._write(pieces, self._publication.parts if pieces.loaded is None else loaded_parts, schema_version)
 
     def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> None:
-        schedule = self._schedule
+        schedule, loaded = self._schedule, pieces.loaded
         self._take_up_partitions()
-        announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
+        if loaded is None:
+            announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
 
         def body(transaction: Transaction) -> None:
             nonlocal schedule
             schedule = deepcopy(self._schedule)
             self._check(pieces.after_ts, pieces.until_ts)
+            if loaded is not None and not transaction.store.step_load(*loaded):
+                return
             for part in parts(pieces.works):
                 segment = part.segment
                 tables = self._publication.tables_in(segment)
@@ -183,7 +196,10 @@ class KafkaSink:
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
             crash_point("kafka.rows_sent")
 
-        self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)
+        what = f"rows of ({pieces.after_ts}, {pieces.until_ts}]"
+        # The position does not show whether a range is loaded. If it is, the body sends nothing.
+        done = None if loaded is None else lambda: False
+        self._move(what, pieces.until_ts, schema_version, body, done)
         self._schedule = schedule
 
     def check_tables(self, view: SchemaView) -> None:
@@ -220,6 +236,19 @@ class KafkaSink:
 
     def job_done(self, job_id: int) -> bool:
         return job_id in self._opened()[0].document.jobs
+
+    def loads(self) -> list[TableLoad]:
+        driver, _ = self._opened()
+        return DocumentPositionStore(driver.document, driver.label).loads()
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        driver, _ = self._opened()
+
+        def body(transaction: Transaction) -> None:
+            self._catch_up(transaction)
+            transaction.store.put_loads(driver.epoch, loads, done)
+
+        driver.transact("loads of tables", body, lambda _: False)
 
     def prepare(self, view: SchemaView) -> None:
         """Look up topics and schemas, because topics must be known before rows are cut by their partitions. A table
@@ -306,7 +335,7 @@ class KafkaSink:
                 epoch=driver.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version
             )
             transaction.store.document.notes = topics.notes()
-            transaction.resolve(topics.publication, until_ts)
+            transaction.resolve(topics.publication, until_ts - transaction.store.document.is_loading)
 
         def is_done(stored: Stored) -> bool:
             return done() if done is not None else stored.commit_ts == until_ts

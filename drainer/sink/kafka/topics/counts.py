@@ -319,6 +319,7 @@ def take_up(
     if not changes:
         return
     notes, encoder = topics.take_up(changes), topics.publication.encoder
+    resolved_ts = commit_ts - driver.document.is_loading
 
     def body(transaction: Transaction) -> None:
         catch_up(transaction)
@@ -327,7 +328,7 @@ def take_up(
             told = encoder.partitions_changed(change.found, commit_ts)
             for partition in range(change.found):
                 # Before the position, also without transactions: after a crash in between it is sent twice, not never.
-                transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
+                transaction.send(change.topic, partition, [*encoder.resolved(resolved_ts), *told])
 
     driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)

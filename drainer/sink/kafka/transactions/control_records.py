@@ -1,9 +1,11 @@
 """Records of the control topic: claims of drivers, a changefeed's position, and marks of slots. Pure.
 
-    partition 0      claim/<changefeed>    the driver; the record's offset is the epoch of all that this driver writes
-                     <epoch>/position      position, open intent and notes, of the driver of that epoch
-                     <epoch>/job/<id>      a DDL job that was run
-    partition 1 + n  mark                  the last range of which slot n is committed, in the transaction of its rows
+    partition 0      claim/<changefeed>        the driver; the record's offset is the epoch of all that it writes
+                     <epoch>/position          position, open intent and notes, of the driver of that epoch
+                     <epoch>/job/<id>          a DDL job that was run
+                     <epoch>/load/<id>         how many ranges of a table the first load has loaded, and has
+                     <epoch>/borders/<id>/<n>  the borders between these ranges, from the n-th one on
+    partition 1 + n  mark                      the last range of which slot n is committed, in its rows' transaction
 
 The topic is compacted, so the last record of a key counts. The epoch is part of the keys. So records of an older driver
 that nothing fences off overwrite nothing, and a driver that has taken over writes its complete state again.
@@ -19,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from drainer.protocol.encoder import Message
-from drainer.sink.base import Identity, Intent
+from drainer.sink.base import Identity, Intent, TableLoad
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
@@ -32,7 +34,8 @@ POSITION_PARTITION: Final = 0
 COUNTS_NOTE: Final = "topics"  # the number of partitions of each topic that are used
 CLAIM_PREFIX: Final = b"claim/"
 MARK_KEY: Final = b"mark"
-_OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
+BORDERS_MAX: Final = 1000  # in a record
+_OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/-?\d+|load/\d+|borders/\d+/\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +110,25 @@ def document_of(records: Iterable[Record], label: str) -> Document:
     """Return the state that the driver of the greatest epoch has written. Raises DestinationRefused for records that
     cannot be parsed."""
     last: dict[bytes, bytes | None] = {record.key: record.value for record in records}
-    by_epoch: dict[int, dict[bytes, bytes]] = {}
+    by_epoch: dict[int, dict[str, bytes]] = {}
     for key, value in last.items():
         matched = _OF_EPOCH.fullmatch(key)
         if matched is not None and value is not None:
-            by_epoch.setdefault(int(matched[1]), {})[matched[2]] = value
-    written = [epoch for epoch, found in by_epoch.items() if b"position" in found]
+            by_epoch.setdefault(int(matched[1]), {})[matched[2].decode()] = value
+    written = [epoch for epoch, found in by_epoch.items() if "position" in found]
     if not written:
         return Document()
     epoch = max(written)
     found = by_epoch[epoch]
     try:
-        document = _positioned(_parsed(found.pop(b"position"), label), epoch, label)
-        for value in found.values():
-            mark = JobMark(**_parsed(value, label))
-            document.jobs[mark.job_id] = mark
+        document = _positioned(_parsed(found["position"], label), epoch, label)
+        for name, value in found.items():
+            if name.startswith("job/"):
+                mark = JobMark(**_parsed(value, label))
+                document.jobs[mark.job_id] = mark
+            elif name.startswith("load/"):
+                load = _load_of(int(name.removeprefix("load/")), found, label)
+                document.loads[load.table_id] = load
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _foreign(label, repr(error)) from error
     return document
@@ -135,26 +142,49 @@ def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
     return Document(stored, notes=dict(body["notes"]))
 
 
+def _load_of(table_id: int, found: dict[str, bytes], label: str) -> TableLoad:
+    """`found`: the records of an epoch by name."""
+    body = _parsed(found[f"load/{table_id}"], label)
+    if body["borders"] is None:
+        return TableLoad(table_id, None, int(body["loaded"]))
+    names = (f"borders/{table_id}/{begin}" for begin in range(0, body["borders"], BORDERS_MAX))
+    borders = [tuple(map(str, border)) for name in names for border in _parsed(found[name], label)["borders"]]
+    return TableLoad(table_id, tuple(borders), int(body["loaded"]))
+
+
 def changed(before: Document, after: Document) -> list[Pair]:
     """Return the records that change `before` into `after`. A new epoch writes the complete state, and then deletes the
     records of the former epoch."""
-    stored = after.stored
-    if stored is None:
+    if after.stored is None:
         return []
-    former = before.stored
-    anew = former is None or former.epoch != stored.epoch
-    found: list[Pair] = []
-    if anew or former != stored or before.notes != after.notes:
-        found.append((_key(stored.epoch, "position"), _position_value(after, stored)))
-    for id_, mark in after.jobs.items():
-        if anew or before.jobs.get(id_) != mark:
-            found.append((_key(stored.epoch, f"job/{id_}"), _json(asdict(mark))))
-    if former is not None:
-        gone = [f"job/{id_}" for id_ in before.jobs if anew or id_ not in after.jobs]
-        found += [(_key(former.epoch, name), None) for name in gone]
-        if anew:
-            found.append((_key(former.epoch, "position"), None))
-    return found
+    former, now = _state(before) if before.stored is not None else {}, _state(after)
+    epoch = before.stored.epoch if before.stored is not None else -1
+    anew = epoch != after.stored.epoch
+    put = [name for name, value in now.items() if anew or former.get(name, _json) != value]
+    gone = [name for name in reversed(former) if anew or name not in now]
+    return [
+        *((_key(after.stored.epoch, name), _value(now[name])) for name in put),
+        *((_key(epoch, name), None) for name in gone),
+    ]
+
+
+def _state(document: Document) -> dict[str, object]:
+    """Each record's name and what its value is made of, in the order in which they are written: a load refers to its
+    borders."""
+    state: dict[str, object] = {"position": (document.stored, document.notes)}
+    state |= {f"job/{id_}": mark for id_, mark in document.jobs.items()}
+    for id_, load in document.loads.items():
+        borders = load.borders or ()
+        for begin in range(0, len(borders), BORDERS_MAX):
+            state[f"borders/{id_}/{begin}"] = {"borders": borders[begin : begin + BORDERS_MAX]}
+        state[f"load/{id_}"] = {"loaded": load.loaded, "borders": None if load.borders is None else len(borders)}
+    return state
+
+
+def _value(of: object) -> bytes:
+    if isinstance(of, tuple):
+        return _position_value(*of)
+    return _json(asdict(of) if isinstance(of, JobMark) else of)
 
 
 def taken(document: Document, epoch: int, node_id: str) -> Document:
@@ -195,14 +225,14 @@ def _key(epoch: int, name: str) -> bytes:
     return f"{epoch}/{name}".encode()
 
 
-def _position_value(document: Document, stored: Stored) -> bytes:
+def _position_value(stored: Stored, notes: dict[str, Any]) -> bytes:
     intent = intent_text(stored.intent, stored.stage) if stored.intent is not None else None
     body = {
         "commit_ts": stored.commit_ts,
         "schema_version": stored.schema_version,
         "node_id": stored.node_id,
         "intent": intent,
-        "notes": document.notes,
+        "notes": notes,
     }
     return _json(body)
 

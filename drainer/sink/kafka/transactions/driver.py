@@ -306,6 +306,7 @@ class Driver:
             transaction.store.document.stored = document.stored
             transaction.store.document.notes = document.notes
             transaction.store.document.jobs = document.jobs
+            transaction.store.document.loads = document.loads
 
         self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
 

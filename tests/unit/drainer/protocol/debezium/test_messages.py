@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.event import DdlEvent, ResolvedEvent, RowEvent
+from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Table
@@ -92,6 +92,17 @@ def test_update_and_delete_payloads_have_before_and_after() -> None:
     assert key == {"payload": {"id": 7}}
     assert (value["payload"]["op"], value["payload"]["after"]) == ("d", None)
     assert value["payload"]["before"] == {"id": 7, "name": "B", "level": None}
+
+
+def test_row_of_a_first_load_is_a_read_of_a_snapshot() -> None:
+    changes = make_changes(TABLE, Kind.INSERT, new=[(7, b"B", 1)], commit_ts=COMMIT)
+    (row,) = make_encoder(BARE).table(TABLE).encode(replace(changes, start_ts=changes.commit_ts))
+    payload = json.loads(row.value or b"")["payload"]
+    assert (payload["op"], payload["before"], payload["after"]) == ("r", None, {"id": 7, "name": "B", "level": 1})
+    assert payload["source"] == {**SOURCE, "snapshot": "true"}
+    (event,) = make_decoder(BARE).decode(row.key, row.value)
+    assert isinstance(event, RowEvent)
+    assert event.change is Change.INSERT
 
 
 def test_update_without_output_old_value_has_no_before() -> None:

@@ -1,0 +1,150 @@
+"""A first load into files: each row once, as an insert that no transaction made, wherever the load is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from binlog.tidb.table import DBInfo
+
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_tables import create_table
+from drainer.protocol.pb_file.reader import records
+from drainer.ranges.load import FirstLoad
+from drainer.ranges.progress import LoadProgress
+from drainer.schema.view import SchemaView
+from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, TableLoad
+from drainer.sink.document_position import POSITION
+from drainer.sink.file.sink import FileSink
+from tests.support.file_case import binlogs, settle, sink
+from tests.support.jsonl_case import in_order
+from tests.support.row_case import view_of
+from tests.unit.drainer.ranges.test_load import BAG, BOTH, KEYED, ROWS, TS, Killed, upstream_of
+
+FIRST = FirstStart((("db", "keyed"), ("db", "bag")), loads=True)
+MODULES = ("drainer.sink.document_position", "drainer.sink.file.files", "drainer.ranges.load")
+
+
+@contextlib.contextmanager
+def opened(directory: Path, form: str, expected_ts: int | None = None) -> Iterator[FileSink]:
+    destination = sink(directory, form, rotate_bytes=300)
+    try:
+        position = destination.open(Identity(7, "main", "one"), TS, FIRST)
+        assert expected_ts is None or position.commit_ts == expected_ts
+        assert position.loads == tuple(destination.loads())
+        yield destination
+    finally:
+        settle(destination)
+        destination.close(clean=False)
+
+
+DB = DBInfo(9, "db", "utf8mb4", "utf8mb4_bin")
+
+
+def first_load(destination: FileSink, view: SchemaView = BOTH, databases: Sequence[DBInfo] = (DB,)) -> FirstLoad:
+    schemas, stop, upstream = dict.fromkeys(view.tables, "up"), threading.Event(), upstream_of()
+    return FirstLoad(
+        destination, view, schemas, lambda: upstream.connect(destination.commit_ts), LoadProgress(), schema_version=9,
+        stop=stop, databases=databases, pause_s=0,
+    )  # fmt: skip
+
+
+def rows_of(directory: Path, form: str, ts: int) -> dict[str, list[tuple[int, str]]]:
+    """The rows of each table. AssertionError for one that is not read at `ts`."""
+    found: dict[str, list[tuple[int, str]]] = {"keyed": [], "bag": []}
+
+    def add(table: str, commit_ts: int, start_ts: int, kind: str, row: dict[str, Any]) -> None:
+        assert (commit_ts, start_ts, kind) == (ts, ts, "insert")
+        found[table].append((row["id"], row["name"]))
+
+    if form == "jsonl":
+        for line in in_order(directory):
+            if line["kind"] != "ddl":
+                add(line["table"], line["commit_ts"], line["start_ts"], line["kind"], line["new"])
+    elif form == "parquet":
+        staged = (one.payload for path in sorted((directory / "stage").iterdir()) for one in records(path))
+        tables = [pa.ipc.open_stream(payload).read_all() for payload in staged]
+        for table in [*tables, *map(pq.read_table, sorted(directory.glob("tables/**/*.parquet")))]:
+            name = (table.schema.metadata or {}).get(b"table", b"").decode()
+            for row in table.to_pylist() if name else ():
+                add(name, row["commit_ts"], row["start_ts"], row["kind"], row["after"])
+    else:
+        for one in binlogs(directory):
+            for event in one.events() if one.query is None else ():
+                values = {name: value.value for name, value in (event.new or {}).items()}
+                add(event.table, one.commit_ts, one.commit_ts, event.change.name.lower(), values)
+    return {table: sorted(rows) for table, rows in found.items()}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "pb", "parquet"])
+def test_load_into_files_killed_at_any_point_is_continued_and_has_each_row_once(tmp_path: Path, form: str) -> None:
+    for nth in itertools.count(1):
+        directory, passed, killed = tmp_path / str(nth), itertools.count(1), True
+
+        def point(_: str, passed: Iterator[int] = passed, nth: int = nth) -> None:
+            if next(passed) == nth:
+                raise Killed
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(Killed))
+            for module in MODULES:
+                stack.enter_context(mock.patch(f"{module}.crash_point", point))
+            assert first_load(stack.enter_context(opened(directory, form))).run()
+            killed = False
+        with opened(directory, form) as destination:
+            assert first_load(destination).run()
+            assert all(load.is_complete for load in destination.loads())
+            ts = destination.commit_ts
+            assert TS < ts <= TS + 2, "the step behind the DDLs may be repeated"
+        assert rows_of(directory, form, ts) == {"keyed": sorted(ROWS), "bag": sorted(ROWS)}, nth
+        if not killed:
+            break
+    assert nth > 25, "opening, a database, two tables, their list, two divisions and four ranges, each more than once"
+
+
+def test_tables_are_created_before_the_rows_and_by_statements_that_a_reader_can_run(tmp_path: Path) -> None:
+    with opened(tmp_path, "jsonl") as destination:
+        assert first_load(destination).run()
+    ddls = [line for line in in_order(tmp_path) if line["kind"] == "ddl"]
+    assert [(line["commit_ts"], line["query"]) for line in ddls] == [
+        (TS, "CREATE DATABASE `db` DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
+        (TS, create_table("db", KEYED, Dialect())),
+        (TS, create_table("db", BAG, Dialect())),
+    ]
+
+
+def test_database_of_which_the_filter_names_tables_alone_is_created_for_readers(tmp_path: Path) -> None:
+    with opened(tmp_path, "jsonl") as destination:
+        assert first_load(destination, databases=()).run()
+    ddls = [line["query"] for line in in_order(tmp_path) if line["kind"] == "ddl"]
+    assert ddls[0] == "CREATE DATABASE IF NOT EXISTS `db`"
+    assert len(ddls) == 3
+
+
+def test_load_of_a_table_that_upstream_has_dropped_ends_with_the_others(tmp_path: Path) -> None:
+    """Else the destination would count as incomplete for ever."""
+    with opened(tmp_path, "jsonl") as destination:
+        assert first_load(destination).run()
+        destination.put_loads([TableLoad(99)])
+        assert first_load(destination, view_of(KEYED)).run()
+        assert {load.table_id for load in destination.loads() if load.is_complete} == {SCHEMA_ID, 5, 6, 99}
+
+
+def test_position_without_loads_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path, "jsonl"):
+        pass
+    whole = json.loads((tmp_path / POSITION).read_text())
+    assert whole["body"].pop("loads")
+    with mock.patch("zlib.crc32", return_value=whole["crc"]):
+        (tmp_path / POSITION).write_text(json.dumps(whole))
+        with opened(tmp_path, "jsonl", TS) as destination:
+            assert destination.loads() == []

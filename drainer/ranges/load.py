@@ -41,10 +41,10 @@ from drainer.sink.errors import DdlFailed
 
 TRIES_MAX: Final = 60
 _PAUSE_S: Final = 5.0
-# A row's place among the rows of a load: its table's id, the number of its range, its number in that.
 _OWN_ID: Final = 1 << 48  # above every id of upstream's
-TABLE_BITS: Final = 40
-RANGE_BITS: Final = 24
+# A row's place among the rows of a load: the number of its table in the load, of its range, and its own in that.
+TABLE_SHIFT: Final = 44
+RANGE_SHIFT: Final = 24
 _log = get_logger(__name__)
 
 
@@ -76,6 +76,7 @@ class FirstLoad:
         }
         ignored = {table_id for table_id, kinds in view.ignored_kinds.items() if Kind.INSERT in kinds}
         self._sources = {id_: source for id_, source in found.items() if source is not None and id_ not in ignored}
+        self._numbers: dict[int, int] = {}  # of the tables that are listed, which stay the same
         self._schema_version = schema_version
         self._stop = stop
         self._databases, self._rewrite = databases, rewrite or RewriteRules()
@@ -89,11 +90,14 @@ class FirstLoad:
         while not self._stop.is_set():
             if not left:
                 loads = self._sink.loads()
+                self._numbers = {load.table_id: number for number, load in enumerate(loads)}
                 left = unfinished(loads, self._sources)
                 if not left:
-                    gone = [replace(load, borders=(), loaded=1) for load in loads if not load.is_complete]
-                    if gone:  # they were dropped upstream, or are no longer replicated
-                        self._sink.put_loads(gone)
+                    # What is not complete was dropped upstream, or is no longer replicated. The borders of the others
+                    # are of no use any more, and a position's document has them in each transaction.
+                    ended = [one for one in loads if self._sink.wants is Wants.CHANGES or not one.is_complete]
+                    if ended:
+                        self._sink.put_loads([TableLoad(one.table_id, (), 1) for one in ended])
                     return True
                 self._progress.begin([load for load in loads if load.table_id in self._sources])
             try:
@@ -142,7 +146,7 @@ class FirstLoad:
         """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
         sink, of = self._sink, next_range(load)
         ts = sink.commit_ts
-        place = (load.table_id << TABLE_BITS) + (load.loaded << RANGE_BITS)
+        place = (self._numbers[load.table_id] << TABLE_SHIFT) + (load.loaded << RANGE_SHIFT)
 
         def works() -> Iterator[Any]:
             self._progress.read(0, 0)
@@ -150,6 +154,8 @@ class FirstLoad:
             with contextlib.closing(self._connect()) as snapshot:
                 rows = 0
                 for columns in snapshot.read(source, of):
+                    if not len(columns[0]):  # a rule leaves all rows out
+                        continue
                     if sink.wants is Wants.CHANGES:
                         yield reads(source, columns, ts, place + rows)
                     else:
@@ -168,15 +174,19 @@ class FirstLoad:
                 self._run(database(info, ts))
             except DdlFailed as error:  # the user may create only the databases of tables
                 _log.warning("an upstream database is not created", database=info.name, error=str(error))
-        if self._sink.wants is Wants.CHANGES:
-            for step in self._databases_of_tables(ts):
-                self._run(step)
+        for_readers = self._sink.wants is Wants.CHANGES
+        for step in self._databases_of_tables(ts) if for_readers else ():
+            self._run(step)
+        created: set[tuple[tuple[str, str], ...]] = set()
         for table_id, table in self._tables.items():
             step = creation(table_id, table, ts)
+            if for_readers and step.touched_names in created:  # several tables of upstream are one
+                continue
+            created.add(step.touched_names)
             sql = self._rewrite.text_for(step.job.id, 0)
             if sql != ():
                 self._run(step if sql is None else replace(step, sql=sql, rewritten=True))
-        if self._sink.wants is Wants.CHANGES:  # readers run a DDL after the rows with its commit_ts
+        if for_readers:  # they run a DDL after the rows with its commit_ts
             self._sink.advance(ts + 1, self._schema_version)
         self._sink.put_loads([TableLoad(table_id) for table_id in self._sources], done=schema)
         _log.info("tables of the first load created", tables=len(self._tables), at=ts)

@@ -62,7 +62,7 @@ from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.service.verification import Verifier
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s, unfinished
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.session_opening import Opening
@@ -230,7 +230,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         )
         await _unless(stop, reading)
         provider.check_rules()
-        if unfinished(position.loads, provider.schema.view().tables):
+        if not all(load.is_complete for load in position.loads):
             raise DestinationRefused(f"{destination.name}: its first load is not complete; continue it: drainer load")
         if isinstance(destination, ChecksTables):
             destination.check_tables(provider.schema.view())

@@ -245,6 +245,7 @@ class LoadSuite:
             assert store.step_load(5, 1)
         with stores(OURS) as store:
             assert not store.step_load(5, 1)
+            assert not store.step_load(5, 0)
             assert store.loads() == [SCHEMA, replace(LOADS[0], loaded=2), LOADS[1]]
         for identity in OTHERS:
             with stores(identity) as store:

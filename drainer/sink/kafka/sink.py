@@ -139,11 +139,8 @@ class KafkaSink:
 
         def create() -> Document:
             nonlocal missing
-            if first.loads and self._publication.encoder.joins_transactions:
-                raise DestinationRefused(
-                    f"{self.name}: tables cannot be loaded with protocol {self._publication.encoder.name}: its readers "
-                    f"take all messages with one commit_ts for the same transaction, and skip all but the first"
-                )
+            if first.loads:
+                self._check_load()
             missing = first.missing(())  # the tables whose rows a topic has are not known
             document = Document()
             store = DocumentPositionStore(document, driver.label)
@@ -152,6 +149,8 @@ class KafkaSink:
 
         try:
             fresh = driver.start(create)
+            if driver.document.is_loading:
+                self._check_load()
             stored = driver.document.stored
             assert stored is not None, "a driver that has started has a position"
             topics.begin(driver.document.notes, stored.commit_ts)
@@ -168,6 +167,17 @@ class KafkaSink:
         loads = tuple(self.loads())
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing, loads=loads)
 
+    def _check_load(self) -> None:
+        """Raise DestinationRefused if tables cannot be loaded with these settings."""
+        why = ""
+        if self._publication.encoder.joins_transactions:
+            why = "its readers take all messages with one commit_ts for one transaction, and skip all but the first"
+        if not self._config.exactly_once:
+            why = "exactly-once = false: what is loaded, and how far the load is, must be one transaction"
+        if why:
+            name = self._publication.encoder.name
+            raise DestinationRefused(f"{self.name}: tables cannot be loaded with protocol {name}: {why}")
+
     def apply(self, segment: ChangeSegment, schema_version: int) -> None:
         pieces = Pieces(segment.after_ts, segment.until_ts, lambda: (segment,))
         self._write(pieces, lambda works: map(OrderedPart, works()), schema_version)
@@ -178,8 +188,7 @@ class KafkaSink:
     def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> None:
         schedule, loaded = self._schedule, pieces.loaded
         self._take_up_partitions()
-        if loaded is None:
-            announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
+        announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
 
         def body(transaction: Transaction) -> None:
             nonlocal schedule

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.producer import ProducerLost
 from tests.integration.sink.forks import children
 from tests.integration.sink.test_first_load import BAG, KEYED, ROWS, two_columns
 from tests.support import kafka_case
@@ -51,7 +53,8 @@ def settings(broker: Broker, topic: str, **more: Any) -> dict[str, Any]:
     return {"addresses": [broker.address], "topic": topic, "control-topic": f"{topic}-control", **more}
 
 
-def load(settings_: dict[str, Any]) -> None:
+def load(settings_: dict[str, Any], reads_max: int = 4) -> None:
+    """`reads_max`: of the four ranges."""
     sink = kafka_case.sink(settings_)
     try:
         sink.open(WHO, TS, FIRST)
@@ -61,7 +64,7 @@ def load(settings_: dict[str, Any]) -> None:
             stop=threading.Event(), pause_s=0,
         )  # fmt: skip
         assert loading.run()
-        assert upstream.read <= 4, "a range is read once"
+        assert upstream.read <= reads_max
     finally:
         sink.close(clean=True)
         forget_producers()
@@ -105,6 +108,28 @@ def test_load_in_each_protocol_has_every_row_once(kafka: Broker, protocol: str) 
     assert sorted(table for table, _ in rows) == ["bag"] * 3 + ["keyed"] * 3
     assert set(rows.values()) == {1}
     assert ddls == {("", "CREATE DATABASE"), ("keyed", "CREATE TABLE"), ("bag", "CREATE TABLE")}
+
+
+def test_load_whose_commit_is_not_answered_sends_every_row_once(kafka: Broker) -> None:
+    """Whether the commit had arrived or not, for each transaction."""
+    topic = kafka.topic(2)
+    lost = Counter[str]()
+
+    def point(name: str) -> None:
+        lost[name] += 1
+        if name in ("sink.before_commit", "sink.after_commit") and lost[name] % 2:
+            raise ProducerLost("no answer")
+
+    with mock.patch("drainer.sink.kafka.transactions.driver.crash_point", point):
+        load(settings(kafka, topic), reads_max=8)
+    assert min(lost["sink.before_commit"], lost["sink.after_commit"]) > 10
+    assert keys_of(seen(kafka, topic, settled=False)) == EVERY
+
+
+def test_load_without_transactions_is_refused(kafka: Broker) -> None:
+    topic = kafka.topic(1)
+    with pytest.raises(DestinationRefused, match="exactly-once = false"):
+        load(settings(kafka, topic, **{"exactly-once": False}))
 
 
 def test_load_into_a_protocol_whose_readers_join_rows_of_one_timestamp_is_refused(kafka: Broker) -> None:

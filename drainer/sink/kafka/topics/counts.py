@@ -312,14 +312,14 @@ def take_up(
     """Send a resolved event and an Admin event to all partitions of topics that have changed, and use these partitions
     from then on. `commit_ts`: the position; `catch_up` moves the written position up to it. `now`: query the brokers
     although the next check is not due. Call only while no range is open. While rows that were sent before may be
-    repeated, do nothing. Raises DestinationRefused if the configuration does not allow the change."""
-    if topics.may_repeat(commit_ts):
+    repeated, or rows of a first load, which have one commit_ts, are missing, do nothing. Raises DestinationRefused if
+    the configuration does not allow the change."""
+    if topics.may_repeat(commit_ts) or driver.document.is_loading:
         return
     changes = topics.poll(now=now)
     if not changes:
         return
     notes, encoder = topics.take_up(changes), topics.publication.encoder
-    resolved_ts = commit_ts - driver.document.is_loading
 
     def body(transaction: Transaction) -> None:
         catch_up(transaction)
@@ -328,7 +328,7 @@ def take_up(
             told = encoder.partitions_changed(change.found, commit_ts)
             for partition in range(change.found):
                 # Before the position, also without transactions: after a crash in between it is sent twice, not never.
-                transaction.send(change.topic, partition, [*encoder.resolved(resolved_ts), *told])
+                transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
 
     driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)

@@ -34,7 +34,7 @@ POSITION_PARTITION: Final = 0
 COUNTS_NOTE: Final = "topics"  # the number of partitions of each topic that are used
 CLAIM_PREFIX: Final = b"claim/"
 MARK_KEY: Final = b"mark"
-BORDERS_MAX: Final = 1000  # in a record
+BORDERS_MAX: Final = 30  # in a record: TiDB's longest key is 12 KiB, twice as much as a literal
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/-?\d+|load/\d+|borders/\d+/\d+)")
 
 

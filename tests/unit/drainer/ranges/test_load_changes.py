@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,14 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 from binlog.tidb.table import DBInfo
 
+from drainer.batch.work import Pieces
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.protocol.pb_file.reader import records
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
+from drainer.ranges.upstream import Source
 from drainer.schema.view import SchemaView
 from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, TableLoad
 from drainer.sink.document_position import POSITION
+from drainer.sink.errors import PositionMoved
 from drainer.sink.file.sink import FileSink
 from tests.support.file_case import binlogs, settle, sink
 from tests.support.jsonl_case import in_order
@@ -79,6 +83,7 @@ def rows_of(directory: Path, form: str, ts: int) -> dict[str, list[tuple[int, st
                 add(name, row["commit_ts"], row["start_ts"], row["kind"], row["after"])
     else:
         for one in binlogs(directory):
+            assert one.query is not None or len(list(one.events())) == 1, "each block is a record: no transaction is"
             for event in one.events() if one.query is None else ():
                 values = {name: value.value for name, value in (event.new or {}).items()}
                 add(event.table, one.commit_ts, one.commit_ts, event.change.name.lower(), values)
@@ -102,7 +107,7 @@ def test_load_into_files_killed_at_any_point_is_continued_and_has_each_row_once(
             killed = False
         with opened(directory, form) as destination:
             assert first_load(destination).run()
-            assert all(load.is_complete for load in destination.loads())
+            assert destination.loads() == [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 5, 6)]
             ts = destination.commit_ts
             assert TS < ts <= TS + 2, "the step behind the DDLs may be repeated"
         assert rows_of(directory, form, ts) == {"keyed": sorted(ROWS), "bag": sorted(ROWS)}, nth
@@ -137,6 +142,28 @@ def test_load_of_a_table_that_upstream_has_dropped_ends_with_the_others(tmp_path
         destination.put_loads([TableLoad(99)])
         assert first_load(destination, view_of(KEYED)).run()
         assert {load.table_id for load in destination.loads() if load.is_complete} == {SCHEMA_ID, 5, 6, 99}
+
+
+def test_tables_that_are_merged_are_created_once_and_no_two_rows_have_one_place(tmp_path: Path) -> None:
+    with opened(tmp_path, "jsonl") as destination:
+        assert first_load(destination, view_of(KEYED, replace(KEYED, id=7))).run()
+    lines = in_order(tmp_path)
+    assert [line["table"] for line in lines if line["kind"] == "ddl"] == ["", "keyed"]
+    assert len({line["place"] for line in lines if line["kind"] != "ddl"}) == 2 * len(ROWS)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "pb", "parquet"])
+def test_range_of_which_a_rule_leaves_all_rows_out_is_loaded(tmp_path: Path, form: str) -> None:
+    none = mock.patch.object(Source, "columns", lambda source, packets: [pa.array([], pa.int64())] * 2)
+    with opened(tmp_path, form) as destination, none:
+        assert first_load(destination).run()
+
+
+def test_range_that_is_recorded_is_refused_and_not_written_again(tmp_path: Path) -> None:
+    with opened(tmp_path, "jsonl") as destination:
+        destination.put_loads([TableLoad(5, (), 1)])
+        with pytest.raises(PositionMoved, match="range 0 of table 5 is loaded already"):
+            destination.apply_pieces(Pieces(TS, TS, lambda: (), (5, 0)), 9)
 
 
 def test_position_without_loads_of_an_earlier_version_is_read(tmp_path: Path) -> None:

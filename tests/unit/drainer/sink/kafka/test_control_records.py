@@ -162,18 +162,18 @@ def test_records_of_older_epoch_do_not_change_document() -> None:
 
 def test_loaded_range_writes_no_borders_again_and_missing_ones_are_an_error() -> None:
     """Else a table of many ranges would write all of them for each."""
-    load = TableLoad(5, tuple((str(number),) for number in range(2500)), 1)
+    load = TableLoad(5, tuple((str(number),) for number in range(75)), 1)
     before = Document(Stored(5, 1, 0, "n"), loads={5: load})
     records = [Record(at, key, value) for at, (key, value) in enumerate(changed(Document(), before))]
     assert [one.key for one in records] == [
         b"0/position",
-        *(b"0/borders/5/%d" % at for at in (0, 1000, 2000)),
+        *(b"0/borders/5/%d" % at for at in (0, 30, 60)),
         b"0/load/5",
     ]
     stepped = replace(before, loads={5: replace(load, loaded=2)})
     assert [key for key, _ in changed(before, stepped)] == [b"0/load/5"]
-    with pytest.raises(DestinationRefused, match="borders/5/1000"):
-        document_of([one for one in records if not one.key.endswith(b"/1000")], "x")
+    with pytest.raises(DestinationRefused, match="borders/5/30"):
+        document_of([one for one in records if not one.key.endswith(b"/30")], "x")
 
 
 def test_claim_without_position_changes_no_document() -> None:

@@ -202,6 +202,26 @@ def test_table_of_which_more_differs_than_is_compared_is_made_equal_range_by_ran
     assert file.rows() == list(WANTED)
 
 
+def test_rows_of_a_range_are_found_by_all_their_keys_and_those_that_are_equal_are_not_written(tmp_path: Path) -> None:
+    file = File(tmp_path / "f")
+    file.put(WANTED[1], WANTED[2])
+    with mock.patch.object(module, "ROWS_MAX", 1), mock.patch.object(module, "KEYS_MAX", 1), file.table() as table:
+        found = table.compared()
+        assert found.is_cut
+        written = table.repair(found)
+    assert written == len(WANTED) - 2, "what was found first is not written again"
+    assert file.rows() == list(WANTED)
+
+
+def test_table_with_further_unique_keys_is_not_made_equal_by_its_ranges(tmp_path: Path) -> None:
+    """A value of theirs may be exchanged with a row of another range."""
+    file = File(tmp_path / "f", SWAPPED)
+    with mock.patch.object(module, "ROWS_MAX", 1), file.table() as table:
+        found = table.compared()
+        assert found.is_cut
+        assert table.repair(found) == len(found.differences) < len(WANTED)
+
+
 def test_repair_range_by_range_stops_between_two_ranges(tmp_path: Path) -> None:
     file = File(tmp_path / "f")
     with mock.patch.object(module, "ROWS_MAX", 1), file.table() as table:

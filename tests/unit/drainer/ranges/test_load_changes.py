@@ -159,6 +159,17 @@ def test_range_of_which_a_rule_leaves_all_rows_out_is_loaded(tmp_path: Path, for
         assert first_load(destination).run()
 
 
+@pytest.mark.parametrize(("form", "names"), [("parquet", ["id", "name"]), ("jsonl", ["id"])])
+def test_stored_generated_column_is_read_for_destinations_that_get_it(
+    tmp_path: Path, form: str, names: list[str]
+) -> None:
+    first, second = KEYED.columns
+    info = replace(KEYED, columns=(first, replace(second, generated_expr="id", generated_stored=True)))
+    with opened(tmp_path, form) as destination:
+        (source,) = first_load(destination, view_of(info))._sources.values()
+    assert [name for name, _ in source.columns_read] == names
+
+
 def test_range_that_is_recorded_is_refused_and_not_written_again(tmp_path: Path) -> None:
     with opened(tmp_path, "jsonl") as destination:
         destination.put_loads([TableLoad(5, (), 1)])

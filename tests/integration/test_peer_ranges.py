@@ -418,7 +418,7 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
         upstream.run(*(f"INSERT INTO checked ({column}) VALUES ({value})" for value in text))
     upstream.run(*FOREIGN_KEYS)
     drainer = peer.our_drainer(mariadb, name="checked", more=f'{section}check-interval = "1h"\n')
-    drainer.wait_for_output("drainer is running", deadline_s=240)
+    drainer.wait_for_output("drainer is running", deadline_s=480)
     wait_until(lambda: (0,) in verified("MIN(verified_ts < checked_ts)"), what="all tables are verified")
     with running_load(peer.connect) as running:
         wait_until(lambda: running.committed.total() > 300, what="transactions are written")

@@ -7,7 +7,6 @@ import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -22,6 +21,7 @@ from drainer.sink.errors import Fenced
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import opened, server_config
+from tests.support.killing import killed_at
 from tests.support.row_case import view_of
 from tests.support.row_changes import make_table
 from tests.support.row_packets import shown
@@ -36,10 +36,6 @@ KINDS = [("id", FieldType(Tp.LONG, Flag.NOT_NULL)), ("name", text_type(Tp.VARCHA
 KEYED = replace(make_table("db", "keyed", KINDS, primary=["id"]).info, id=5)
 BAG = replace(make_table("db", "bag", KINDS).info, id=6)
 ROWS = [(1, "a"), (2, "b"), (3, "c")]
-
-
-class Killed(BaseException):
-    """As SIGKILL does, it ends the process where it is."""
 
 
 @contextlib.contextmanager
@@ -79,20 +75,12 @@ def test_value_of_any_type_is_stored_as_upstream_has_it(mariadb: MariaDB) -> Non
 @pytest.mark.slow
 def test_first_load_killed_at_any_point_is_continued_and_loads_each_row_once(mariadb: MariaDB) -> None:
     view = view_of(KEYED, BAG)
-    modules = ("fenced_session", "ddl.runner", "ddl.fingerprint")
+    modules = [f"drainer.sink.mysql.{name}" for name in ("fenced_session", "ddl.runner", "ddl.fingerprint")]
     for nth in itertools.count(1):
         mariadb.reset()
-        passed, killed = itertools.count(1), True
-
-        def point(_: str, passed: Iterator[int] = passed, nth: int = nth) -> None:
-            if next(passed) == nth:
-                raise Killed
-
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(Killed))
-            for module in modules:
-                stack.enter_context(mock.patch(f"drainer.sink.mysql.{module}.crash_point", point))
-            first_load(stack.enter_context(destination(mariadb, view)), view, two_columns()).run()
+        killed = True
+        with killed_at(nth, *modules), destination(mariadb, view) as sink:
+            first_load(sink, view, two_columns()).run()
             killed = False
         again = two_columns()
         with destination(mariadb, view) as sink:

@@ -31,8 +31,9 @@ from drainer.sink.errors import PositionMoved
 from drainer.sink.file.sink import FileSink
 from tests.support.file_case import binlogs, settle, sink
 from tests.support.jsonl_case import in_order
+from tests.support.killing import killed_at
 from tests.support.row_case import view_of
-from tests.unit.drainer.ranges.test_load import BAG, BOTH, KEYED, ROWS, TS, Killed, upstream_of
+from tests.unit.drainer.ranges.test_load import BAG, BOTH, KEYED, ROWS, TS, upstream_of
 
 FIRST = FirstStart((("db", "keyed"), ("db", "bag")), loads=True)
 MODULES = ("drainer.sink.document_position", "drainer.sink.file.files", "drainer.ranges.load")
@@ -93,17 +94,9 @@ def rows_of(directory: Path, form: str, ts: int) -> dict[str, list[tuple[int, st
 @pytest.mark.parametrize("form", ["jsonl", "pb", "parquet"])
 def test_load_into_files_killed_at_any_point_is_continued_and_has_each_row_once(tmp_path: Path, form: str) -> None:
     for nth in itertools.count(1):
-        directory, passed, killed = tmp_path / str(nth), itertools.count(1), True
-
-        def point(_: str, passed: Iterator[int] = passed, nth: int = nth) -> None:
-            if next(passed) == nth:
-                raise Killed
-
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(Killed))
-            for module in MODULES:
-                stack.enter_context(mock.patch(f"{module}.crash_point", point))
-            assert first_load(stack.enter_context(opened(directory, form))).run()
+        directory, killed = tmp_path / str(nth), True
+        with killed_at(nth, *MODULES), opened(directory, form) as destination:
+            assert first_load(destination).run()
             killed = False
         with opened(directory, form) as destination:
             assert first_load(destination).run()

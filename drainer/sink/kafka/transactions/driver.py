@@ -303,10 +303,7 @@ class Driver:
         """Write the complete state under the new epoch."""
 
         def put(transaction: Transaction) -> None:
-            transaction.store.document.stored = document.stored
-            transaction.store.document.notes = document.notes
-            transaction.store.document.jobs = document.jobs
-            transaction.store.document.loads = document.loads
+            vars(transaction.store.document).update(vars(document))
 
         self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
 

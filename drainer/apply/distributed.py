@@ -78,7 +78,7 @@ class DistributedBatches:
         stop: threading.Event | None = None,
         decisions: Decisions | None = None,
     ) -> None:
-        """`pull`: pulls binlogs to the driver without Spark. `stop`: when it is set, no job is repeated any more."""
+        """`pull`: reads binlogs from the pumps in the driver, without Spark. `stop`: once set, no job is run again."""
         self._pull = pull
         self._stop = stop or threading.Event()
         self._decisions = decisions or Decisions()

@@ -57,7 +57,7 @@ def partitioning_sql(info: TableInfo) -> str:
 
 
 def _definitions(parts: PartitionInfo, definitions: tuple[PartitionDefinition, ...]) -> str:
-    """`PARTITION p VALUES LESS THAN (10), …`."""
+    """Return the partitions' definitions, as `PARTITION p VALUES LESS THAN (10), …`."""
     return ", ".join(f"PARTITION {quoted(one.name)}{_values(parts, one)}{_comment(one)}" for one in definitions)
 
 

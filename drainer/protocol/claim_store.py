@@ -24,8 +24,8 @@ class ClaimStoreError(BinlogError):
 
 
 class ClaimStore(ABC):
-    """Stores objects by name. An object that exists is complete. Writing it again writes the same bytes. `address`:
-    the store's, without secrets."""
+    """Stores objects by name. An object is never visible before it is complete, and is only written again with the
+    same bytes. `address`: the store's, without secrets."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -137,7 +137,7 @@ class AdminEvent:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapEvent:
-    """A table's schema, sent again for readers that begin here (Simple)."""
+    """A table's schema, which the protocol Simple repeats for consumers that start in the middle of a topic."""
 
     schema: str
     table: str

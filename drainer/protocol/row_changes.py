@@ -31,7 +31,8 @@ class RowChanges:
 
     @property
     def are_read(self) -> bool:
-        """Whether a first load has read these rows: no transaction has its start_ts as commit_ts."""
+        """Whether a first load read these rows from upstream: then their start_ts is equal to their commit_ts, which it
+        is in no transaction."""
         return bool(len(self)) and int(self.start_ts[0]) == int(self.commit_ts[0])
 
     def take(self, chosen: Ints) -> RowChanges:

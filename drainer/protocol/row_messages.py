@@ -202,7 +202,7 @@ class DocumentTable(BaseTable):
         return rows_of(self._encode(changes, self._handle(changes), mark, claims))
 
     def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
-        """Return the members of an image, whose values are at the slots from `first` on."""
+        """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
         members: list[Parts] = [
             [f"{self._names[index]}:", Slot(first + n, True, *self._around(self._table.columns[index].column_type))]
             for n, index in enumerate(column_indexes)

@@ -32,8 +32,8 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, T
 # watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
 # mod_revision too, or one could have been brought online, written to, and forced offline between two equal lists.
 def counts(pump: NodeStatus, *, after_ts: int, archived: bool = False) -> bool:
-    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it. `archived`: a
-    topic in Kafka keeps its binlogs, also while it is offline."""
+    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it. `archived`:
+    the pumps' binlogs are also in Kafka topics, where those of an offline pump can be read."""
     if pump.state is State.OFFLINE:
         return archived and pump.max_commit_ts > after_ts
     # a final `paused` record states that nothing is pending there and nothing newer than max_commit_ts is stored (rule

@@ -59,7 +59,7 @@ class Table:
 
     @property
     def table_id(self) -> int:
-        """Upstream's; of merged tables the lowest."""
+        """The table's id upstream; the lowest one if several tables are merged."""
         return self.sources[0].info.id
 
     @property

@@ -192,8 +192,8 @@ class FirstLoad:
         _log.info("tables of the first load created", tables=len(self._tables), at=ts)
 
     def _databases_of_tables(self, ts: int) -> Iterator[Ddl]:
-        """The steps that create the databases of which the filter or a route names tables alone: a reader must have
-        them, too."""
+        """Return the steps that create the tables' databases that are not in `databases`: the filter or a route names
+        only tables of them. A consumer cannot run CREATE TABLE without them."""
         first: dict[str, int] = {}
         for table_id, table in sorted(self._tables.items()):
             first.setdefault(table.schema, table_id)
@@ -255,5 +255,5 @@ def database(info: DBInfo, ts: int) -> Ddl:
 
 
 def _with_text(step: Ddl) -> Ddl:
-    """With the statement for readers that run upstream's text."""
+    """Return the step with its SQL statement as `query`, which Kafka messages and files contain."""
     return replace(step, query="; ".join(generated(step, Dialect()) or ()))

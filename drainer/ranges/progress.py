@@ -78,4 +78,4 @@ class LoadProgress:
         self.watch()
         if self._clock() - self._logged_s >= LOG_EVERY_S:
             self._logged_s = self._clock()
-            _log.info("first load is running", **self.document())
+            _log.info("progress of the first load", **self.document())

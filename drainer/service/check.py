@@ -129,7 +129,7 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
 async def _opened(
     config: Config, ended: threading.Event
 ) -> AsyncIterator[tuple[DestinationSnapshot, dict[str, Table]]]:
-    """The destination as it is now, and its tables by name."""
+    """Open a snapshot of the destination; yield it, and the tables in it by name."""
     server, security = server_of(config.upstream), config.security.security()
     async with contextlib.AsyncExitStack() as stack:
         etcd = connect_etcd(config.pd_urls, security)

@@ -45,7 +45,7 @@ class Found:
 
 
 async def compared(config: Config) -> Found:
-    """Compare all tables in a process of its own, which is ended if this call is cancelled."""
+    """Compare all tables in a child process. Cancelling this call ends the process."""
     context = multiprocessing.get_context("spawn")  # a fork would have the threads' locks
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_process, args=(sender, config), daemon=True)
@@ -126,10 +126,10 @@ class Verifier:
                 before = {one.table_id: one for one in self._tables}
                 self._show(one.after(before.get(one.table_id)) for one in found.tables)
             if found.error:
-                _log.warning("some tables were not compared with upstream's", error=found.error)
+                _log.warning("comparison with upstream failed for some tables", error=found.error)
             for one in found.tables:
                 if one.differences:
-                    _log.warning("table differs from upstream's; `drainer check` shows the rows", table=one.table)
+                    _log.warning("table differs from upstream; run `drainer check` to see the rows", table=one.table)
             every_s = min(self._interval_s, _RETRY_S) if found.error else self._interval_s
             pause_s = max(0.0, every_s - (time.monotonic() - began_s))
 

@@ -59,8 +59,8 @@ POSITION: Final = "position.json"
 
 @dataclass
 class Document:
-    """All of it. `notes`: what the sink keeps beside its position, as JSON; `loads`: those of a first load, by table's
-    id."""
+    """The stored state of one changefeed. `jobs`: DDL jobs by id; `notes`: further state of the sink, as JSON; `loads`:
+    progress of the first load by table id."""
 
     stored: Stored | None = None
     jobs: dict[int, JobMark] = field(default_factory=dict)

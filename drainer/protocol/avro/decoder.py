@@ -58,7 +58,7 @@ class RecordField:
     value: Callable[[Any], Value]
 
     def checksum_part(self, value: Value, zone: tzinfo) -> bytes:
-        """Return the bytes of a value in its row's checksum, TiDB's CRC-32 over the columns in the order of their ids.
+        """Return the bytes that this column adds to its row's checksum: TiDB's CRC-32 of all columns, ordered by id.
         `zone`: the time zone of a TIMESTAMP's text. Raises ValueError for a value that is not of the column's type."""
         if value is None:
             return b""

@@ -168,7 +168,7 @@ class KafkaSink:
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing, loads=loads)
 
     def _check_load(self) -> None:
-        """Raise DestinationRefused if tables cannot be loaded with these settings."""
+        """Raise DestinationRefused if the protocol, or exactly-once = false, does not allow a first load."""
         why = ""
         if self._publication.encoder.joins_transactions:
             why = "its readers take all messages with one commit_ts for one transaction, and skip all but the first"

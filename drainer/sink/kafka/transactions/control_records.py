@@ -143,7 +143,7 @@ def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
 
 
 def _load_of(table_id: int, found: dict[str, bytes], label: str) -> TableLoad:
-    """`found`: the records of an epoch by name."""
+    """Return the first load's progress of a table. `found`: one epoch's records, by their key without the epoch."""
     body = _parsed(found[f"load/{table_id}"], label)
     if body["borders"] is None:
         return TableLoad(table_id, None, int(body["loaded"]))

@@ -30,6 +30,7 @@ from drainer.sink.mysql.connection import ConnectionLost, ServerError
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.sqlite.sink import SQLiteSink
+from tests.support.killing import killed_at
 from tests.support.row_case import view_of
 from tests.support.row_changes import make_table
 from tests.support.typed_columns import text_type
@@ -42,10 +43,6 @@ BOTH = view_of(KEYED, BAG)
 ROWS = [(3, "c"), (1, "a"), (2, "b")]
 TS = 42
 FIRST = FirstStart((("db", "keyed"), ("db", "bag")), loads=True)
-
-
-class Killed(BaseException):
-    """As SIGKILL does, it ends the process where it is."""
 
 
 def upstream_of(*errors: DestinationError | None) -> FakeUpstream:
@@ -93,17 +90,9 @@ def tables_in(path: Path) -> list[list[tuple[object, ...]]]:
 
 def test_first_load_killed_at_any_point_is_continued_and_loads_each_row_once(tmp_path: Path) -> None:
     for nth in itertools.count(1):
-        path, passed = tmp_path / f"{nth}.sqlite", itertools.count(1)
-
-        def point(_: str, passed: Iterator[int] = passed, nth: int = nth) -> None:
-            if next(passed) == nth:
-                raise Killed
-
-        killed = False
-        with mock.patch("drainer.sink.sqlite.file.crash_point", point), contextlib.suppress(Killed):
-            killed = True
-            with opened(path) as sink:
-                first_load(sink, upstream_of()).run()
+        path, killed = tmp_path / f"{nth}.sqlite", True
+        with killed_at(nth, "drainer.sink.sqlite.file"), opened(path) as sink:
+            first_load(sink, upstream_of()).run()
             killed = False
         upstream = upstream_of()
         with opened(path) as sink:
@@ -162,7 +151,7 @@ def test_progress_counts_all_ranges_before_the_first_is_loaded_and_rows_once(
     assert (progress.divided, progress.ranges, progress.loaded, progress.rows) == (2, 4, 4, 6)
     assert progress.bytes == 2 * sum(len(b"%d" % number) + len(name) + 2 for number, name in ROWS)
     assert (progress.phase(), progress.document()["secondsLeft"]) == ("", 0)
-    lines = [record.message for record in caplog.records if "first load is running" in record.message]
+    lines = [record.message for record in caplog.records if "progress of the first load" in record.message]
     assert 0 < len(lines) < len(seen)
     assert "ranges=4" in lines[-1]
 

@@ -146,13 +146,14 @@ class SegmentWork:
 class Pieces(Generic[S_co]):
     """The work of (after_ts, until_ts] if it is too large for one value: pieces that are applied one after another in
     one transaction. Every call of `works` returns the same pieces again, because a transaction may have to be repeated,
-    and a sink may have to read all pieces before it writes the first. It may raise. `loaded`: the table's id and the
-    number of the range whose load this is: the transaction records it, and writes nothing if it is recorded already."""
+    and a sink may have to read all pieces before it writes the first. It may raise. `loaded`: the table's id, the
+    number of its part and that of the range whose load this is: the transaction records it, and writes nothing if it is
+    recorded already."""
 
     after_ts: int
     until_ts: int
     works: Callable[[], Iterable[S_co]]
-    loaded: tuple[int, int] | None = None
+    loaded: tuple[int, int, int] | None = None
 
 
 # Abbreviated rows and keys for error texts. Pure.

@@ -8,7 +8,6 @@ need not be stopped: its next transaction waits for that one.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,15 +19,22 @@ from binlog.errors import BinlogError
 
 from drainer.changes.vector import Ints
 from drainer.ranges.comparison import Counts, RowDifference, changes, counts, differences, sums, unequal
-from drainer.ranges.upstream import KEYS_MAX, DefinitionChanged, Range, Snapshot, SnapshotGone, Source, UpstreamDown
+from drainer.ranges.upstream import (
+    KEYS_MAX,
+    DefinitionChanged,
+    Range,
+    Snapshot,
+    SnapshotGone,
+    Source,
+    Upstream,
+    UpstreamDown,
+)
 from drainer.row.codec import Codec
 from drainer.schema.view import TableVersions
 from drainer.sink.errors import DestinationDown, PositionMoved, SchemaMoved, Transient
 from drainer.sink.snapshot import DestinationSnapshot, PackedRows, Transaction
 
 ROWS_MAX: Final = 100_000  # of unequal buckets, which are compared one by one; fewer if they are wide
-
-Connect = Callable[[int], Snapshot]  # opens a session upstream at a TSO
 
 
 class Stopped(BinlogError):
@@ -52,7 +58,7 @@ class Table:
     `versions`: these tables in the schema's view. `stop`: ends a comparison with Stopped."""
 
     sources: Sequence[Source]
-    connect: Connect
+    upstream: Upstream
     there: DestinationSnapshot
     stop: threading.Event = field(default_factory=threading.Event)
     versions: Sequence[TableVersions] = ()
@@ -68,7 +74,7 @@ class Table:
 
     def compared(self) -> Compared:
         """Compare all rows. Raises UpstreamError, DestinationError, DecodeError."""
-        with contextlib.closing(self.connect(self.there.commit_ts)) as upstream:
+        with self.upstream.at(self.there.commit_ts) as upstream:
             ours, theirs = sums(self._upstream(upstream)), sums(self._until_stopped(self.there.rows(self.codec)))
             rows = int(ours[0].sum())
             buckets, is_cut = unequal(ours, theirs, ROWS_MAX)
@@ -105,7 +111,7 @@ class Table:
         much time in between as a range takes."""
         count = 0
         for source in self.sources:
-            with contextlib.closing(self.connect(self.there.commit_ts)) as snapshot:
+            with self.upstream.at(self.there.commit_ts) as snapshot:
                 ranges = list(snapshot.divided(source))
             for of in ranges:
                 began_s = time.monotonic()
@@ -137,7 +143,7 @@ class Table:
 
     def _by_key(self, at: Transaction, keys: Sequence[bytes]) -> tuple[Counts, Counts]:
         literals = self.there.key_literals(keys)
-        with contextlib.closing(self.connect(at.commit_ts)) as upstream:
+        with self.upstream.at(at.commit_ts) as upstream:
             ours = counts(
                 self._packed(columns).with_keys(keys)
                 for source in self.sources
@@ -146,14 +152,14 @@ class Table:
         return ours, counts(rows.with_keys(keys) for rows in at.with_keys(self.codec, keys))
 
     def _by_range(self, at: Transaction, source: Source, of: Range) -> tuple[Counts, Counts]:
-        with contextlib.closing(self.connect(at.commit_ts)) as upstream:
+        with self.upstream.at(at.commit_ts) as upstream:
             ours = counts(map(self._packed, upstream.read(source, of)))
         keys = list(ours)
         parts = (keys[begin : begin + KEYS_MAX] for begin in range(0, len(keys), KEYS_MAX))
         return ours, counts(rows.with_keys(part) for part in parts for rows in at.with_keys(self.codec, part))
 
     def _whole(self, at: Transaction, buckets: Any) -> tuple[Counts, Counts]:
-        with contextlib.closing(self.connect(at.commit_ts)) as upstream:
+        with self.upstream.at(at.commit_ts) as upstream:
             return self._both(buckets, self._upstream(upstream), at.rows(self.codec))
 
     @staticmethod

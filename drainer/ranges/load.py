@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from binlog.runtime.outage import Outage
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 
+from drainer.apply.fold_order import PackedView
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
@@ -31,15 +32,26 @@ from drainer.changes.net_rows import NetColumns
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ranges.progress import LoadProgress
-from drainer.ranges.upstream import DefinitionChanged, Range, Snapshot, SnapshotGone, Source, UpstreamDown
+from drainer.ranges.upstream import (
+    Border,
+    DefinitionChanged,
+    Range,
+    Snapshot,
+    SnapshotGone,
+    Source,
+    Upstream,
+    UpstreamDown,
+)
 from drainer.row.format import Format
 from drainer.schema.job_policy import RewriteRules, generated
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import SchemaView, TableVersions
-from drainer.sink.base import SCHEMA_ID, AnySink, TableLoad, Wants, unfinished
+from drainer.sink.base import SCHEMA_ID, AnySink, NetSink, TableLoad, Wants, unfinished
 from drainer.sink.errors import DdlFailed
 
 TRIES_MAX: Final = 60
+SPREAD_RANGES: Final = 32  # fewer are loaded sooner than executors have started
+PART_RANGES: Final = 16
 _PAUSE_S: Final = 5.0
 _OWN_ID: Final = 1 << 48  # above every id of upstream's
 # A row's place among the rows of a load: the number of its table in the load, of its range, and its own in that.
@@ -49,25 +61,27 @@ _log = get_logger(__name__)
 
 
 class FirstLoad:
-    """`schemas`: upstream's databases of the tables by id. `connect`: opens a session upstream, at the sink's position.
-    `stop`: ends it after the range at hand. `databases`: those that are replicated, with or without tables. `rewrite`:
-    what an operator has said to run in place of a statement that failed."""
+    """`schemas`: upstream's databases of the tables by id. `stop`: ends it after the range at hand. `databases`: those
+    that are replicated, with or without tables. `rewrite`: what an operator has said to run in place of a statement
+    that failed. `spread`: loads these parts of tables on executors, and returns when all are loaded or `stop` is
+    set."""
 
     def __init__(
         self,
         sink: AnySink,
         view: SchemaView,
         schemas: Mapping[int, str],
-        connect: Callable[[], Snapshot],
+        upstream: Upstream,
         progress: LoadProgress,
         *,
         schema_version: int,
         stop: threading.Event,
         databases: Sequence[DBInfo] = (),
         rewrite: RewriteRules | None = None,
+        spread: Callable[[list[TableLoad]], None] | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
-        self._sink, self._connect, self._progress = sink, connect, progress
+        self._sink, self._upstream, self._progress = sink, upstream, progress
         self._tables = {table_id: view.tables[table_id] for table_id in schemas if table_id in view.tables}
         generated = sink.wants is Wants.CHANGES and sink.stored_generated
         found = {
@@ -80,31 +94,39 @@ class FirstLoad:
         self._schema_version = schema_version
         self._stop = stop
         self._databases, self._rewrite = databases, rewrite or RewriteRules()
+        self._spread = spread
         self._pause_s = pause_s
 
     def run(self) -> bool:
         """Return whether all is loaded; False: it was stopped. Raises UpstreamError, and what the sink raises."""
+        while not self._stop.is_set():
+            loads = self._sink.loads()
+            self._numbers = {load.table_id: number for number, load in enumerate(loads)}
+            left = unfinished(loads, self._sources)
+            if not left:
+                # What is not complete was dropped upstream, or is no longer replicated. The borders of the others are
+                # of no use any more, and a position's document has them in each transaction.
+                ended = [one for one in loads if self._sink.wants is Wants.CHANGES or not one.is_complete]
+                if ended:
+                    self._sink.put_loads([TableLoad(one.table_id, (), 1, one.part) for one in ended])
+                return True
+            self._progress.begin([load for load in loads if load.table_id in self._sources])
+            undivided = [load for load in left if load.borders is None]
+            ranges = sum(len(load.borders or ()) + 1 - load.loaded for load in left)
+            if self._spread is None or undivided or ranges < SPREAD_RANGES:
+                self.load(undivided or left)
+            else:
+                self._spread(left)
+        return False
+
+    def load(self, left: list[TableLoad]) -> None:
+        """Divide these tables, or load these parts of tables. Raises as `run`."""
         failures = 0
         outage = Outage(_log, "upstream does not answer: trying again", "upstream answers again")
-        left: list[TableLoad] = []  # as the sink has them, which is not read for each range
-        while not self._stop.is_set():
-            if not left:
-                loads = self._sink.loads()
-                self._numbers = {load.table_id: number for number, load in enumerate(loads)}
-                left = unfinished(loads, self._sources)
-                if not left:
-                    # What is not complete was dropped upstream, or is no longer replicated. The borders of the others
-                    # are of no use any more, and a position's document has them in each transaction.
-                    ended = [one for one in loads if self._sink.wants is Wants.CHANGES or not one.is_complete]
-                    if ended:
-                        self._sink.put_loads([TableLoad(one.table_id, (), 1) for one in ended])
-                    return True
-                self._progress.begin([load for load in loads if load.table_id in self._sources])
+        while left and not self._stop.is_set():
             try:
                 load = self._continue(left[0])
-                del left[0]
-                if not load.is_complete:
-                    left.insert(0 if load.loaded else len(left), load)
+                left[:1] = [] if load is None or load.is_complete else [load]
                 failures = 0
                 outage.over()
             except UpstreamDown as error:
@@ -118,26 +140,25 @@ class FirstLoad:
                     f"{error}; this load cannot be continued: empty the destination, delete its rows in "
                     f"tidb_binlog.drainer_position and drainer_ddl, and begin anew"
                 ) from error
-        return False
 
-    def _continue(self, load: TableLoad) -> TableLoad:
+    def _continue(self, load: TableLoad) -> TableLoad | None:
         """Do one step of a table's load: create all tables, divide the table, or load its next range. Return the state
-        after it."""
+        after it; None if it was divided."""
         if load.table_id == SCHEMA_ID:
             self._create(load)
             return replace(load, loaded=1)
         source = self._sources[load.table_id]
         if load.borders is None:
-            with contextlib.closing(self._connect()) as snapshot:
+            with self._upstream.at(self._sink.commit_ts) as snapshot:
                 ranges = []
                 for one in snapshot.divided(source):
                     ranges.append(one)
                     self._progress.find(len(ranges))
-            load = replace(load, borders=tuple(one.upper for one in ranges if one.upper is not None))
-            self._sink.put_loads([load])
+            borders = tuple(one.upper for one in ranges if one.upper is not None)
+            self._sink.put_loads([replace(load, borders=borders)] if self._spread is None else parts(load, borders))
             crash_point("load.divided")
             self._progress.divide()
-            return load
+            return None
         self._load(source, load)
         self._progress.load()
         return replace(load, loaded=load.loaded + 1)
@@ -145,29 +166,29 @@ class FirstLoad:
     def _load(self, source: Source, load: TableLoad) -> None:
         """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
         sink, of = self._sink, next_range(load)
-        ts = sink.commit_ts
-        place = (self._numbers[load.table_id] << TABLE_SHIFT) + (load.loaded << RANGE_SHIFT)
+        ts, numbers = sink.commit_ts, self._numbers
 
         def works() -> Iterator[Any]:
             self._progress.read(0, 0)
             crash_point("load.range")
-            with contextlib.closing(self._connect()) as snapshot:
-                rows = 0
+            with self._upstream.at(self._sink.commit_ts) as snapshot:
+                rows, read_bytes = 0, snapshot.read_bytes
                 for columns in snapshot.read(source, of):
                     if not len(columns[0]):  # a rule leaves all rows out
                         continue
                     if sink.wants is Wants.CHANGES:
-                        yield reads(source, columns, ts, place + rows)
+                        place = (numbers[load.table_id] << TABLE_SHIFT) + (load.loaded << RANGE_SHIFT) + rows
+                        yield reads(source, columns, ts, place)
                     else:
                         yield inserts(source, columns, ts, sink.format)
                     rows += len(columns[0])
-                    self._progress.read(rows, snapshot.read_bytes)
+                    self._progress.read(rows, snapshot.read_bytes - read_bytes)
 
-        sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.loaded)), self._schema_version)
+        sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.part, load.loaded)), self._schema_version)
 
     def _create(self, schema: TableLoad) -> None:
         ts = self._sink.commit_ts
-        with contextlib.closing(self._connect()) as snapshot:
+        with self._upstream.at(self._sink.commit_ts) as snapshot:
             snapshot.check_ids(self._sources)
         for info in self._databases:
             try:
@@ -208,9 +229,20 @@ class FirstLoad:
 
 
 def next_range(load: TableLoad) -> Range:
-    """The first range of a divided table that is not loaded."""
-    borders = (None, *(load.borders or ()), None)
+    """The first range of a divided table, or of a part of it, that is not loaded."""
+    borders = (load.lower, *(load.borders or ()), load.upper)
     return Range(borders[load.loaded], borders[load.loaded + 1])
+
+
+def parts(load: TableLoad, borders: Sequence[Border]) -> list[TableLoad]:
+    """Divide a table's load by the borders of its ranges into parts of PART_RANGES ranges at most."""
+    ends: tuple[Any, ...] = (None, *borders, None)
+    begins = range(0, len(borders) + 1, PART_RANGES)
+    found = (ends[begin : begin + PART_RANGES + 1] for begin in begins)
+    return [
+        replace(load, borders=tuple(inner), part=part, lower=lower, upper=upper)
+        for part, (lower, *inner, upper) in enumerate(found)
+    ]
 
 
 def reads(source: Source, columns: Sequence[Any], ts: int, place: int) -> ChangeSegment:
@@ -257,3 +289,30 @@ def database(info: DBInfo, ts: int) -> Ddl:
 def _with_text(step: Ddl) -> Ddl:
     """Return the step with its SQL statement as `query`, which Kafka messages and files contain."""
     return replace(step, query="; ".join(generated(step, Dialect()) or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """Loads a part of a table from an executor, over connections of its own. Picklable. `sink`: see
+    base.LoadsOnExecutors; `connect`: opens a session upstream at a TSO; `schemas`: upstream's databases of the tables
+    by id; `rows`, `size`: accumulators of the rows and bytes that were read."""
+
+    sink: Callable[[], NetSink]
+    connect: Callable[[int], Snapshot]
+    view: PackedView
+    schemas: Mapping[int, str]
+    schema_version: int
+    rows: Any
+    size: Any
+
+    def __call__(self, part: TableLoad) -> None:
+        """Raises as FirstLoad.run."""
+        schemas, progress, stop = {part.table_id: self.schemas[part.table_id]}, LoadProgress(), threading.Event()
+        with contextlib.closing(Upstream(self.connect)) as upstream, contextlib.ExitStack() as stack:
+            sink, view = self.sink(), self.view.opened()
+            stack.callback(sink.close, clean=False)
+            FirstLoad(sink, view, schemas, upstream, progress, schema_version=self.schema_version, stop=stop).load(
+                [part]
+            )
+        self.rows.add(progress.rows)
+        self.size.add(progress.bytes)

@@ -30,7 +30,7 @@ class LoadProgress:
     def begin(self, loads: Sequence[TableLoad]) -> None:
         """`loads`: those of the tables, as they are recorded."""
         divided = [load for load in loads if load.borders is not None]
-        self.tables, self.divided = len(loads), len(divided)
+        self.tables, self.divided = (len({load.table_id for load in some}) for some in (loads, divided))
         self.ranges = self._divided_into = sum(len(load.borders or ()) + 1 for load in divided)
         self.loaded = self._loaded_before = sum(load.loaded for load in divided)
         self._begun_s = self._clock()
@@ -56,6 +56,11 @@ class LoadProgress:
         """The range at hand was loaded."""
         self.loaded += 1
         self._finished = self.rows, self.bytes
+        self._changed()
+
+    def spread(self, loaded: int, rows: int, read_bytes: int) -> None:
+        """So many ranges are loaded, on executors, and so much was read by the tasks that have ended."""
+        self.loaded, self.rows, self.bytes = loaded, rows, read_bytes
         self._changed()
 
     def phase(self) -> str:

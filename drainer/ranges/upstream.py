@@ -166,7 +166,7 @@ def _exists(year: int, month: int, day: int) -> bool:
 
 
 _NEWEST: Final = 1 << 62  # above every schema version
-_IDLE_S: Final = 600
+_IDLE_S: Final = 24 * 3600  # while a destination is read, or waits for its disk
 # A division's literals; and no mode that changes what is read.
 _SQL_MODE: Final = b"'NO_BACKSLASH_ESCAPES,ALLOW_INVALID_DATES'"
 # GC life time is shorter than transaction duration; snapshot is older than GC safe point.
@@ -322,8 +322,7 @@ class Snapshot:
 
     def with_keys(self, source: Source, keys: Sequence[bytes]) -> Iterator[list[Any]]:
         """Yield the rows with these keys of the destination, as columns of decoded values; also others that TiDB takes
-        for equal. `keys`: tuples of literals as a statement for a MySQL has them. The session is of no other use
-        then."""
+        for equal. `keys`: tuples of literals as a statement for a MySQL has them."""
         layout, columns = source.codec.layout, source.info.columns_by_id
         names = ", ".join(quoted(columns[layout.targets[at].id].name) for at in layout.key.columns)
         head = f"{source.query(Range())} WHERE ({names}) IN (".encode()
@@ -333,6 +332,7 @@ class Snapshot:
                 _, blocks = self._session.packets(head + b",".join(keys[begin : begin + KEYS_MAX]) + b")", BYTES_MAX)
                 for block in blocks:
                     yield source.columns(block)
+            self._session.execute(b"SET SESSION sql_mode=" + _SQL_MODE)
 
     def close(self) -> None:
         self._session.close()
@@ -343,6 +343,35 @@ class Snapshot:
             yield
         except DestinationError as error:  # of the client that upstream and destinations share
             raise translated(error, self.ts) from error
+
+
+class Upstream:
+    """Reads upstream at one TSO after another. A session is kept until its TSO, or an error, ends its use: TiDB needs
+    up to a second to begin one. One thread uses it."""
+
+    def __init__(self, connect: Callable[[int], Snapshot]) -> None:
+        """`connect`: opens a session at a TSO."""
+        self._connect = connect
+        self._kept: Snapshot | None = None
+
+    @contextlib.contextmanager
+    def at(self, ts: int) -> Iterator[Snapshot]:
+        """The session at this TSO. What it yields is read to its end, or raises. Raises UpstreamError."""
+        if self._kept is not None and self._kept.ts != ts:
+            self.close()
+        snapshot, self._kept = self._kept or self._connect(ts), None
+        try:
+            yield snapshot
+        except BaseException:
+            snapshot.close()
+            raise
+        self.close()  # of a use within this one
+        self._kept = snapshot
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
 
 def server_of(section: UpstreamServer) -> ServerConfig:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from binlog.cluster.etcd import connect_etcd
@@ -24,7 +25,7 @@ from binlog.runtime.log import get_logger
 from drainer.config import Config
 from drainer.ranges.check import Stopped, Table, passes
 from drainer.ranges.comparison import RowDifference
-from drainer.ranges.upstream import Source, open_snapshot, server_of
+from drainer.ranges.upstream import Source, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.view import SchemaView
 from drainer.service.daemon import job_sources, snapshot_reader
@@ -148,18 +149,21 @@ async def _opened(
         view = schema.view()
         schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
         sources = sources_of(view, schemas)
-        connect = partial(open_snapshot, server)
-        with contextlib.closing(await asyncio.to_thread(connect, there.commit_ts)) as upstream:
-            every = {source.info.id: source for group in sources.values() for source in group}
-            await asyncio.to_thread(upstream.check_ids, every)
+        upstream = stack.enter_context(contextlib.closing(Upstream(partial(open_snapshot, server))))
+        await asyncio.to_thread(_check_ids, upstream, there.commit_ts, chain.from_iterable(sources.values()))
         _log.info("check begins", at=there.commit_ts, upstream=server.address, tables=len(sources))
         yield (
             there,
             {
-                name: Table(group, connect, there, ended, [view.tables[source.info.id] for source in group])
+                name: Table(group, upstream, there, ended, [view.tables[source.info.id] for source in group])
                 for name, group in sources.items()
             },
         )
+
+
+def _check_ids(upstream: Upstream, ts: int, sources: Iterable[Source]) -> None:
+    with upstream.at(ts) as snapshot:
+        snapshot.check_ids({source.info.id: source for source in sources})
 
 
 async def _destination(config: Config, identity: Identity, ended: threading.Event) -> DestinationSnapshot:

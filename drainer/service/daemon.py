@@ -159,7 +159,7 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         try:
             if config.standby:
                 await _unless(stop, _first(candidate, starting))
-            if config.upstream.first_load and not await _first_load(config, stop, starting):
+            if config.upstream.first_load and not await _first_load(config, stop, starting, opening):
                 raise _StoppedEarly
             now_ts = await _unless(stop, _now_ts(config, etcd, security))  # heartbeats are counted from it
             upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate)
@@ -182,11 +182,11 @@ async def _first(candidate: Candidate, pages: StartingPages) -> None:
     _log.info("no other drainer with this node id runs")
 
 
-async def _first_load(config: Config, stop: asyncio.Event, pages: StartingPages) -> bool:
+async def _first_load(config: Config, stop: asyncio.Event, pages: StartingPages, opening: Opening) -> bool:
     from drainer.service.first_load import load  # imports a client of servers, for which no other start waits
 
     pages.load = LoadProgress()
-    return await load(config, stop, pages.load, unless_begun=True)
+    return await load(config, stop, pages.load, opening, unless_begun=True)
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from binlog.cluster.etcd import connect_etcd
@@ -29,16 +30,19 @@ from binlog.tidb.job import Job
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from drainer.apply.fold_order import PackedView
 from drainer.config import Config
-from drainer.ranges.load import FirstLoad
+from drainer.ranges.load import FirstLoad, LoadTask
 from drainer.ranges.progress import LoadProgress
-from drainer.ranges.upstream import SnapshotGone, open_snapshot, server_of
+from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
+from drainer.service.load_tasks import spread
 from drainer.service.registration import DrainerNode
-from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, Position
+from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.spark.startup.session_opening import Opening
 
 STOP_S: Final = 60.0
 # A load that was stopped can be continued for so long.
@@ -50,12 +54,20 @@ _SETTLE_S: Final = FINISH_LAG_MS_MAX / 1000 + 1
 _log = get_logger(__name__)
 
 
-async def load(config: Config, stop: asyncio.Event, progress: LoadProgress, *, unless_begun: bool = False) -> bool:
+async def load(
+    config: Config,
+    stop: asyncio.Event,
+    progress: LoadProgress,
+    opening: Opening | None = None,
+    *,
+    unless_begun: bool = False,
+) -> bool:
     """Return whether everything is loaded; False: `stop` was set, and the range at hand was finished. Raises
-    BinlogError. `unless_begun`: nothing is to be loaded if the destination has a position that no load gave it."""
+    BinlogError. `opening`: of Spark, if it has been started; `unless_begun`: nothing is to be loaded if the destination
+    has a position that no load gave it."""
     sink = load_sink(config, former_has_ended=unless_begun and config.standby)
     halted = threading.Event()
-    loading = asyncio.ensure_future(_load(config, sink, halted, progress, unless_begun))
+    loading = asyncio.ensure_future(_load(config, sink, halted, progress, opening, unless_begun))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -97,7 +109,12 @@ def load_sink(config: Config, *, former_has_ended: bool = False) -> AnySink:
 
 
 async def _load(
-    config: Config, sink: AnySink, halted: threading.Event, progress: LoadProgress, unless_begun: bool
+    config: Config,
+    sink: AnySink,
+    halted: threading.Event,
+    progress: LoadProgress,
+    opening: Opening | None,
+    unless_begun: bool,
 ) -> bool:
     server, security = server_of(config.upstream), config.security.security()
     whole = False
@@ -120,16 +137,23 @@ async def _load(
             sink.check_tables(schema.view())
         policy = schema.policy
         filter_, rules, databases = policy.filter, policy.rules, schema.catalog.schemas.values()
+        view, version = schema.view(), schema.applied_version
+        schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
+        connect, spreading = partial(open_snapshot, server), None
+        if isinstance(sink, LoadsOnExecutors):
+            task = partial(LoadTask, sink.for_tasks(), connect, PackedView.of(view), schemas, version)
+            spreading = partial(spread, config, opening, task, sink, progress, halted)
         first_load = FirstLoad(
             sink,
-            schema.view(),
-            {table_id: table.schema for table_id, table in schema.catalog.tables.items()},
-            lambda: open_snapshot(server, sink.commit_ts),
+            view,
+            schemas,
+            stack.enter_context(contextlib.closing(Upstream(connect))),
             progress,
-            schema_version=schema.applied_version,
+            schema_version=version,
             stop=halted,
             databases=[one for one in databases if filter_.allows(one.name) and not rules.takes_all(one.name)],
             rewrite=policy.rewrite,
+            spread=spreading,
         )
         await _register(config, etcd, sink.commit_ts, now_ts)
         service = f"drainer-load-{config.identity()}"

@@ -32,7 +32,7 @@ with the writer and committer of stream processors, writers store no position an
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, runtime_checkable
@@ -89,13 +89,17 @@ SCHEMA_ID: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """How far the first load of a table is. `table_id`: upstream's, or SCHEMA_ID. `borders`: those between its ranges,
-    in the order of its key; None: it is not divided yet. `loaded`: how many of its ranges, from the first one, are
-    loaded."""
+    """How far the first load of a table is, or of a part of one, which another task may load. `table_id`: upstream's,
+    or SCHEMA_ID. `borders`: those between its ranges, in the order of its key; None: it is not divided yet. `loaded`:
+    how many of its ranges, from the first one, are loaded. `part`: the part's number; `lower`, `upper`: its outer
+    borders; None: it has the table's first or last rows."""
 
     table_id: int
     borders: tuple[tuple[str, ...], ...] | None = None
     loaded: int = 0
+    part: int = 0
+    lower: tuple[str, ...] | None = None
+    upper: tuple[str, ...] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -107,7 +111,7 @@ def unfinished(loads: Iterable[TableLoad], known: Collection[int]) -> list[Table
     the tables that are replicated: a table that upstream has dropped, or that is no longer replicated, is not
     loaded."""
     left = [load for load in loads if not load.is_complete and (load.table_id == SCHEMA_ID or load.table_id in known)]
-    return sorted(left, key=lambda load: (load.borders is not None, load.table_id))
+    return sorted(left, key=lambda load: (load.borders is not None, load.table_id, load.part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +399,15 @@ class BuildsIndexes(Protocol):
 
     def building(self) -> list[str]:
         """Return what is being built now, each with its time. Any thread may call it."""
+        ...
+
+
+@runtime_checkable
+class LoadsOnExecutors(Protocol):
+    """A sink of which a first load can be divided among tasks."""
+
+    def for_tasks(self) -> Callable[[], NetSink]:
+        """Return what makes in a task a sink that loads ranges at this one's position. Picklable."""
         ...
 
 

@@ -140,10 +140,11 @@ class DocumentPositionStore:
 
     def put_loads(self, epoch: int, loads: Sequence[TableLoad], done: TableLoad | None) -> None:
         self.hold(epoch)
-        if done is None or self.step_load(done.table_id, done.loaded):
+        if done is None or self.step_load(done.table_id, done.part, done.loaded):
             self.document.loads |= {load.table_id: load for load in loads}
 
-    def step_load(self, table_id: int, number: int) -> bool:
+    def step_load(self, table_id: int, part: int, number: int) -> bool:
+        """`part`: 0, because one process loads all tables."""
         load = self.document.loads.get(table_id)
         if load is None or load.loaded < number:
             raise PositionMoved(f"{self.label}: range {number} of table {table_id} is not the next one of its load")

@@ -115,7 +115,7 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
 #
 #   drainer_position  one row per changefeed: position, epoch, open intent
 #   drainer_ddl       one row per DDL job: running or done
-#   drainer_load      one row per table of a first load: its borders, and how many of its ranges are loaded
+#   drainer_load      one row per table of a first load, or part of one: its borders, how many of its ranges are loaded
 #   drainer_check     one row per table that was compared with upstream's: the result, and when it was equal
 #
 # A fence is the WHERE of its UPDATE: it must change exactly one row.
@@ -255,35 +255,44 @@ class SqlPositionStore:
         self.tables.execute(text, (*self.tables.key, job_id, DONE))
 
     def loads(self) -> list[TableLoad]:
-        """The loads of tables, ordered by id."""
+        """The loads of tables, ordered by id and part."""
         rows = self.tables.query(
-            f"SELECT table_id, borders, loaded FROM {{drainer_load}} WHERE {OURS} ORDER BY table_id", self.tables.key
+            f"SELECT table_id, part, borders, loaded FROM {{drainer_load}} WHERE {OURS} ORDER BY table_id, part",
+            self.tables.key,
         )
-        return [TableLoad(int(table_id), _borders(text), int(loaded)) for table_id, text, loaded in rows]
+        return [_load_of(int(table_id), int(part), text, int(loaded)) for table_id, part, text, loaded in rows]
 
     def put_loads(self, epoch: int, loads: Sequence[TableLoad], done: TableLoad | None) -> None:
         """See base.LoadsTables."""
         self.hold(epoch)
-        if done is None or self.step_load(done.table_id, done.loaded):
+        if done is None or self.step_load(done.table_id, done.part, done.loaded):
             for load in loads:
                 self._put_load(load)
 
     def _put_load(self, load: TableLoad) -> None:
-        borders = None if load.borders is None else json.dumps(load.borders)
+        borders = None if load.borders is None else json.dumps([load.lower, *load.borders, load.upper])
         self.tables.execute(
-            "REPLACE INTO {drainer_load} (cluster_id, changefeed, table_id, borders, loaded) VALUES (?,?,?,?,?)",
-            (*self.tables.key, load.table_id, borders, load.loaded),
+            "REPLACE INTO {drainer_load} (cluster_id, changefeed, table_id, part, borders, loaded)"
+            " VALUES (?,?,?,?,?,?)",
+            (*self.tables.key, load.table_id, load.part, borders, load.loaded),
         )
 
-    def step_load(self, table_id: int, number: int) -> bool:
-        """Record range `number` (from 0) as loaded. Return False and change nothing if it is loaded already. Raises
-        PositionMoved if it is not the next one."""
-        text = f"UPDATE {{drainer_load}} SET loaded=? WHERE {OURS} AND table_id=? AND loaded=?"
-        if self.tables.execute(text, (number + 1, *self.tables.key, table_id, number)) == 1:
+    def step_load(self, table_id: int, part: int, number: int) -> bool:
+        """Record range `number` (from 0) of a part as loaded. Return False and change nothing if it is loaded already.
+        Raises PositionMoved if it is not the next one."""
+        key = table_id, part
+        text = f"UPDATE {{drainer_load}} SET loaded=? WHERE {OURS} AND table_id=? AND part=? AND loaded=?"
+        if self.tables.execute(text, (number + 1, *self.tables.key, *key, number)) == 1:
             return True
-        if any(load.table_id == table_id and load.loaded > number for load in self.loads()):
+        if any((one.table_id, one.part) == key and one.loaded > number for one in self.loads()):
             return False
         raise PositionMoved(f"{self.label}: range {number} of table {table_id} is not the next one of its load")
+
+    def expect(self, *, epoch: int, commit_ts: int) -> None:
+        """Check that this is the stored epoch and position, without a lock. Raises Fenced, PositionMoved."""
+        stored = self.read()
+        if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != (epoch, commit_ts, None):
+            raise refusal(self, epoch=epoch, after_ts=commit_ts, until_ts=commit_ts)
 
     def verifications(self) -> list[Verification]:
         """The last comparisons of tables, ordered by id."""
@@ -314,5 +323,9 @@ class SqlPositionStore:
         self.tables.execute(text, (*self.tables.key, before, before_ts, DONE))
 
 
-def _borders(text: str | None) -> tuple[tuple[str, ...], ...] | None:
-    return None if text is None else tuple(tuple(border) for border in json.loads(text))
+def _load_of(table_id: int, part: int, text: str | None, loaded: int) -> TableLoad:
+    if text is None:
+        return TableLoad(table_id, None, loaded, part)
+    ends: list[Any] = [border and tuple(border) for border in json.loads(text)]
+    lower, *borders, upper = ends
+    return TableLoad(table_id, tuple(borders), loaded, part, lower, upper)

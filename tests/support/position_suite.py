@@ -239,13 +239,13 @@ class LoadSuite:
         with stores(OURS) as store:
             for table_id, number in ((5, 2), (7, 0)):
                 with pytest.raises(PositionMoved, match=f"'main' of cluster 7.*range {number} of table {table_id}"):
-                    store.step_load(table_id, number)
-            assert not store.step_load(5, 0)
+                    store.step_load(table_id, 0, number)
+            assert not store.step_load(5, 0, 0)
             assert store.loads() == begun
-            assert store.step_load(5, 1)
+            assert store.step_load(5, 0, 1)
         with stores(OURS) as store:
-            assert not store.step_load(5, 1)
-            assert not store.step_load(5, 0)
+            assert not store.step_load(5, 0, 1)
+            assert not store.step_load(5, 0, 0)
             assert store.loads() == [SCHEMA, replace(LOADS[0], loaded=2), LOADS[1]]
         for identity in OTHERS:
             with stores(identity) as store:

@@ -268,7 +268,7 @@ class FileSink:
         schema_version: int,
         *,
         done: int = 0,
-        loaded: tuple[int, int] | None = None,
+        loaded: tuple[int, int, int] | None = None,
     ) -> None:
         """Write the position and the committed lengths of the files to position.json at once. `done`: a job's id;
         `loaded`: see Pieces."""
@@ -278,7 +278,7 @@ class FileSink:
                 store.mark_job(JobMark(done, DONE, until_ts))
                 purge_old_jobs(store, done, until_ts)
             if loaded is not None and not store.step_load(*loaded):
-                raise PositionMoved(f"{store.label}: range {loaded[1]} of table {loaded[0]} is loaded already")
+                raise PositionMoved(f"{store.label}: range {loaded[2]} of table {loaded[0]} is loaded already")
             store.document.notes = self._format.notes_value(notes)
         self._notes, self.commit_ts = notes, until_ts
         self._tidy()

@@ -7,6 +7,7 @@ still its own; if not, another drainer has taken over and everything raises Fenc
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -31,15 +32,17 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """See the module. `changefeed` and `epoch` are set by `start`."""
+    """See the module. `changefeed` and `epoch` are set by `start`; with an `epoch` from the start it takes no lock, and
+    works beside the connection that has it."""
 
-    def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event) -> None:
+    def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event, epoch: int = 0) -> None:
         self._config = config
         self.identity = identity
         self._stop = stop
         self._session: ServerSession | None = None
         self.changefeed: Changefeed
-        self.epoch = 0
+        self.epoch = epoch
+        self.joined = epoch > 0
 
     def store(self, session: ServerSession) -> ServerPositionStore:
         """The position, in the session's transaction."""
@@ -47,7 +50,8 @@ class Driver:
 
     def mark(self, session: ServerSession) -> None:
         """Mark the session's transaction, which writes rows, for loopback-control."""
-        position.mark(session, self._config.channel_id, position.DRIVER)
+        writer = position.DRIVER + (1 + os.getpid() % 1000 if self.joined else 0)
+        position.mark(session, self._config.channel_id, writer)
 
     def deadline(self, what: str, *, wait_s: float | None = None) -> RetryDeadline:
         """For work on this connection; `wait_s` where the configured time is not meant."""
@@ -120,11 +124,13 @@ class Driver:
 
     def _locked(self) -> ServerSession:
         self.lose()
-        session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+        timeout_s = self._config.read_timeout_s if self.joined else None
+        session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=timeout_s)
         self._session = session
         self.changefeed = Changefeed.of(self._config, self.identity, session)
         try:
-            lock.acquire(session, self._config, self.identity, self.changefeed, self._stop)
+            if not self.joined:
+                lock.acquire(session, self._config, self.identity, self.changefeed, self._stop)
         except BaseException:
             self.lose()
             raise

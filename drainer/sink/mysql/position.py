@@ -39,8 +39,8 @@ _TABLES: Final = (
     b" PRIMARY KEY (cluster_id, changefeed, job_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
     b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_load ("
     b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
-    b" borders LONGTEXT NULL, loaded BIGINT NOT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed, table_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+    b" part INT NOT NULL, borders LONGTEXT NULL, loaded BIGINT NOT NULL,"
+    b" PRIMARY KEY (cluster_id, changefeed, table_id, part)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
     b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_check ("
     b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
     b" table_name VARCHAR(140) NOT NULL, verified_ts BIGINT UNSIGNED NOT NULL, checked_ts BIGINT UNSIGNED NOT NULL,"

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -193,9 +194,12 @@ class MySQLSink:
         checkpoint = self._checkpoint_is_due()
 
         def body(session: ServerSession) -> None:
-            self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
+            if not driver.joined:
+                self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
             if pieces.loaded is not None and not driver.store(session).step_load(*pieces.loaded):
                 return  # the answer to an earlier attempt was lost
+            if driver.joined:  # it shares the position, whose lock would let one task write at a time (rule 36)
+                driver.store(session).expect(epoch=driver.epoch, commit_ts=pieces.after_ts)
             writer = self._writer(session, pieces.until_ts)
             if thorough:  # a row of one piece may be in the way of one in an earlier piece
                 for work in pieces.works():
@@ -324,6 +328,18 @@ class MySQLSink:
             lambda stored: False,  # it may be repeated
         )
 
+    def for_tasks(self) -> Callable[[], MySQLSink]:
+        """See base.LoadsOnExecutors."""
+        driver = self._open()
+        return partial(_joined, self._config, driver.identity, driver.epoch, self.commit_ts)
+
+    def join(self, identity: Identity, epoch: int, commit_ts: int) -> None:
+        """Load ranges beside the sink that has opened the destination with this epoch, at its position."""
+        driver = self._driver = Driver(self._config, identity, self._stop, epoch)
+        self.commit_ts = commit_ts
+        if not self._config.allow_triggers:
+            self._triggers = driver.patiently("triggers", tables_with_triggers)
+
     def job_done(self, job_id: int) -> bool:
         assert self._ddl is not None, "open() comes first"
         return self._ddl.is_done(job_id)
@@ -413,6 +429,12 @@ class MySQLSink:
     def _moved(self, commit_ts: int, schema_version: int) -> None:
         self.commit_ts = commit_ts
         self._schema_version = max(self._schema_version, schema_version)
-        bin_ = self._recycled()
-        if bin_.is_due(commit_ts):
+        bin_ = self._bin
+        if bin_ is not None and bin_.is_due(commit_ts):
             self._open().patiently("expired tables", lambda session: bin_.purge(session, commit_ts))
+
+
+def _joined(config: ServerConfig, identity: Identity, epoch: int, commit_ts: int) -> MySQLSink:
+    sink = MySQLSink(config)
+    sink.join(identity, epoch, commit_ts)
+    return sink

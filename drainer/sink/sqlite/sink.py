@@ -52,8 +52,8 @@ _TABLES: Final = (
     "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, "
     "statement INTEGER NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
     f"CREATE TABLE IF NOT EXISTS {LOADS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "table_id INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed, table_id))",
+    "table_id INTEGER NOT NULL, part INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, table_id, part))",
     f"CREATE TABLE IF NOT EXISTS {CHECKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
     "table_id INTEGER NOT NULL, table_name TEXT NOT NULL, verified_ts INTEGER NOT NULL, checked_ts INTEGER NOT NULL, "
     "differences INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, table_id))",

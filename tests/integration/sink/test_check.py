@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ddl.mysql_tables import create_table
 from drainer.ranges.check import Compared, Table
-from drainer.ranges.upstream import Snapshot, Source
+from drainer.ranges.upstream import Snapshot, Source, Upstream
 from drainer.row.column_type import DecodedValue
 from drainer.sink.base import Intent
 from drainer.sink.errors import DestinationDown, PositionMoved, RowsRefused, SchemaMoved
@@ -64,7 +64,7 @@ class Destination:
     @contextlib.contextmanager
     def opened(self) -> Iterator[Table]:
         with contextlib.closing(MySQLSink(server_config(self.mariadb)).snapshot(IDENTITY)) as there:
-            yield Table([self.source], self.connect, there)
+            yield Table([self.source], Upstream(self.connect), there)
 
     def repaired(self) -> Compared:
         """Check, repair, and check that all is equal then."""
@@ -293,7 +293,7 @@ def test_value_that_cannot_be_read_leaves_the_other_tables_comparable(keyed: Des
     info = make_table("up", "bad", KINDS, primary=["id"]).info
     with keyed.opened() as table, mock.patch.object(snapshot, "_BLOCK_BYTES", 1):
         with pytest.raises(DecodeError, match=r"db\.bad of the destination"):
-            Table([Source("up", info, codec_of(info))], keyed.connect, table.there).compared()
+            Table([Source("up", info, codec_of(info))], Upstream(keyed.connect), table.there).compared()
         assert len(table.compared().differences) == 1
 
 

@@ -14,6 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.changes.row_packets import decoded, selected
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
+from drainer.ranges.upstream import Upstream
 from drainer.row.column_type import ColumnType
 from drainer.schema.view import SchemaView
 from drainer.sink.base import FirstStart, Identity, unfinished
@@ -51,8 +52,8 @@ def destination(mariadb: MariaDB, view: SchemaView) -> Iterator[MySQLSink]:
 
 def first_load(sink: MySQLSink, view: SchemaView, upstream: FakeUpstream) -> FirstLoad:
     schemas = dict.fromkeys(view.tables, "up")
-    stop, connect = threading.Event(), lambda: upstream.connect(TS)
-    return FirstLoad(sink, view, schemas, connect, LoadProgress(), schema_version=9, stop=stop, pause_s=0)
+    stop, connected = threading.Event(), Upstream(upstream.connect)
+    return FirstLoad(sink, view, schemas, connected, LoadProgress(), schema_version=9, stop=stop, pause_s=0)
 
 
 def two_columns() -> FakeUpstream:

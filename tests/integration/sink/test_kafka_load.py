@@ -17,6 +17,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
+from drainer.ranges.upstream import Upstream
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.producer import ProducerLost
@@ -60,7 +61,7 @@ def load(settings_: dict[str, Any], reads_max: int = 4) -> None:
         sink.open(WHO, TS, FIRST)
         schemas, upstream = dict.fromkeys(VIEW.tables, "up"), two_columns()
         loading = FirstLoad(
-            sink, VIEW, schemas, lambda: upstream.connect(sink.commit_ts), LoadProgress(), schema_version=9,
+            sink, VIEW, schemas, Upstream(upstream.connect), LoadProgress(), schema_version=9,
             stop=threading.Event(), pause_s=0,
         )  # fmt: skip
         assert loading.run()

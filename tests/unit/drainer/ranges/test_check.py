@@ -16,7 +16,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ranges import check as module
 from drainer.ranges.check import Stopped, Table, passes
-from drainer.ranges.upstream import Snapshot, SnapshotGone, Source, UpstreamDown, UpstreamRefused
+from drainer.ranges.upstream import Snapshot, SnapshotGone, Source, Upstream, UpstreamDown, UpstreamRefused
 from drainer.row.codec import Codec
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved, SchemaMoved
@@ -78,8 +78,11 @@ class File:
 
     @contextlib.contextmanager
     def table(self) -> Iterator[Table]:
-        with contextlib.closing(self.sink.snapshot(IDENTITY)) as there:
-            yield Table([self.source], self.connect, there)
+        with (
+            contextlib.closing(self.sink.snapshot(IDENTITY)) as there,
+            contextlib.closing(Upstream(self.connect)) as up,
+        ):
+            yield Table([self.source], up, there)
 
 
 @pytest.fixture(params=TABLES, ids=["keyed", "unique", "bag"])
@@ -94,8 +97,9 @@ def test_equal_table_is_equal(file: File) -> None:
     with file.table() as table:
         found = table.compared()
         assert (found.rows, found.differences, found.is_cut) == (4, (), False)
-        assert (file.upstream.read, file.upstream.closed) == (1, 1)
+        assert (file.upstream.read, file.asked) == (1, [TS])
         assert table.repair(found) == 0
+    assert file.upstream.closed == 1
     assert set(file.asked) == {TS}
 
 
@@ -262,7 +266,7 @@ def test_repair_that_fails_leaves_the_file_as_it_was(file: File) -> None:
     file.put((1, "old", 0.1))
     with file.table() as table:
         found = table.compared()
-        file.upstream = FakeUpstream({1: [b"1", b"x", b"no number"]})
+        file.upstream.rows = {1: [b"1", b"x", b"no number"]}
         with pytest.raises(DecodeError, match="double"):
             table.repair(found)
     assert file.rows() == [(1, "old", 0.1)]
@@ -305,7 +309,7 @@ def test_destination_without_a_position_or_with_an_unfinished_load_is_refused(tm
     file.run('DROP TABLE "db.keyed"')
     with file.table() as table, pytest.raises(DestinationRefused, match=r"db\.keyed"):
         table.compared()
-    file.run("INSERT INTO \"tidb_binlog.drainer_load\" VALUES (7, 'main', 5, NULL, 0)")
+    file.run("INSERT INTO \"tidb_binlog.drainer_load\" VALUES (7, 'main', 5, 0, NULL, 0)")
     with pytest.raises(DestinationRefused, match="load is not complete"):
         file.sink.snapshot(IDENTITY)
 

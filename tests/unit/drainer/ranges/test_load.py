@@ -20,7 +20,7 @@ from drainer.batch.work import Kind, Pieces
 from drainer.ddl.mysql_tables import create_table
 from drainer.ranges.load import TRIES_MAX, FirstLoad, creation, database, next_range
 from drainer.ranges.progress import LoadProgress
-from drainer.ranges.upstream import DefinitionChanged, Range, SnapshotGone, UpstreamDown
+from drainer.ranges.upstream import DefinitionChanged, Range, SnapshotGone, Upstream, UpstreamDown
 from drainer.schema.job_policy import RewriteRule, RewriteRules
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
@@ -63,7 +63,7 @@ def first_load(
         sink,
         view,
         schemas,
-        lambda: upstream.connect(TS),
+        Upstream(upstream.connect),
         progress or LoadProgress(),
         schema_version=9,
         stop=stop,
@@ -113,7 +113,7 @@ def test_stream_may_not_begin_while_a_range_is_missing(tmp_path: Path) -> None:
         steps = 0
         while unfinished(sink.loads(), BOTH.tables):
             assert sum(one.loaded for one in sink.loads()) < 5
-            with mock.patch.object(stop, "is_set", side_effect=[False, True]):
+            with mock.patch.object(stop, "is_set", side_effect=[False, False, True, True]):
                 assert not load.run()
             steps += 1
         assert steps == 7, "the tables, two divisions, four ranges"
@@ -211,7 +211,7 @@ def test_range_that_is_recorded_is_not_written_again(tmp_path: Path) -> None:
     with opened(tmp_path / "x") as sink:
         first_load(sink, upstream_of()).run()
         for number, error in ((1, None), (3, PositionMoved)):
-            pieces = Pieces(TS, TS, mock.Mock(side_effect=AssertionError("read")), (BAG.id, number))
+            pieces = Pieces(TS, TS, mock.Mock(side_effect=AssertionError("read")), (BAG.id, 0, number))
             with pytest.raises(error) if error else contextlib.nullcontext():
                 sink.apply_pieces(pieces, 9)
 
@@ -248,7 +248,7 @@ def test_records_of_a_load_are_not_read_for_each_range(tmp_path: Path) -> None:
     """There may be one for each of 100,000 tables, or 100,000 borders in one."""
     with opened(tmp_path / "x") as sink, mock.patch.object(sink, "loads", side_effect=sink.loads) as read:
         assert first_load(sink, upstream_of()).run()
-    assert read.call_count == 3, "at the begin, after the tables were created, at the end"
+    assert read.call_count == 4, "at the begin, before and after the tables are divided, at the end"
 
 
 def test_created_table_is_that_of_the_destination() -> None:

@@ -23,7 +23,7 @@ from drainer.ddl.mysql_tables import create_table
 from drainer.protocol.pb_file.reader import records
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
-from drainer.ranges.upstream import Source
+from drainer.ranges.upstream import Source, Upstream
 from drainer.schema.view import SchemaView
 from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, TableLoad
 from drainer.sink.document_position import POSITION
@@ -58,7 +58,7 @@ DB = DBInfo(9, "db", "utf8mb4", "utf8mb4_bin")
 def first_load(destination: FileSink, view: SchemaView = BOTH, databases: Sequence[DBInfo] = (DB,)) -> FirstLoad:
     schemas, stop, upstream = dict.fromkeys(view.tables, "up"), threading.Event(), upstream_of()
     return FirstLoad(
-        destination, view, schemas, lambda: upstream.connect(destination.commit_ts), LoadProgress(), schema_version=9,
+        destination, view, schemas, Upstream(upstream.connect), LoadProgress(), schema_version=9,
         stop=stop, databases=databases, pause_s=0,
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def test_range_that_is_recorded_is_refused_and_not_written_again(tmp_path: Path)
     with opened(tmp_path, "jsonl") as destination:
         destination.put_loads([TableLoad(5, (), 1)])
         with pytest.raises(PositionMoved, match="range 0 of table 5 is loaded already"):
-            destination.apply_pieces(Pieces(TS, TS, lambda: (), (5, 0)), 9)
+            destination.apply_pieces(Pieces(TS, TS, lambda: (), (5, 0, 0)), 9)
 
 
 def test_position_without_loads_of_an_earlier_version_is_read(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from tests.support.upstream_case import Answer, FakeSession, snapshot_of
 
 ORDERS = table([("id", INT), ("name", TEXT)], handle="id", table_id=5, name="orders")
 ROWS: Answer = [[b"1", b"a"], [b"2", None]]
+IDS: Answer = [[b"5"]]
 TS = 1 << 40
 
 
@@ -71,7 +72,7 @@ def settings(path: Path) -> Config:
 def cluster(etcd: MemoryEtcd, *sessions: FakeSession, jobs: list[list[Job]] | None = None) -> Iterator[mock.AsyncMock]:
     """Yields what stands for PD's GC. `jobs`: those in effect, at one timestamp after the other."""
     jobs = jobs or []
-    left = iter((FakeSession([[b"5"]]), *sessions))  # the first one shows the ids of tables
+    left = iter(sessions or [FakeSession(IDS)])
     made: dict[str, Any] = {
         "connect_etcd": lambda *_: etcd,
         "cluster_id": mock.AsyncMock(return_value=7),
@@ -102,9 +103,9 @@ def rows(config: Path) -> list[tuple[object, ...]]:
 def test_command_creates_and_loads_and_leaves_the_position_and_the_record_at_its_timestamp(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    etcd, reading = MemoryEtcd(), FakeSession(ROWS)
+    etcd, reading = MemoryEtcd(), FakeSession(IDS, ROWS, [], ROWS)
     args = mock.patch("sys.argv", ["drainer", "load", "-config", str(config)])
-    with args, cluster(etcd, FakeSession(ROWS, []), reading) as hold_gc:
+    with args, cluster(etcd, reading) as hold_gc:
         assert main() == 0, capsys.readouterr().err
     assert [call.args[1:4] for call in hold_gc.await_args_list] == [("drainer-load-d", TS, n) for n in (GC_TTL_S, 0)]
     assert rows(config) == [(1, "a"), (2, None)]
@@ -130,7 +131,7 @@ def test_command_that_is_stopped_early_ends_with_a_code_of_its_own(
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_bar_is_shown_at_a_terminal_alone(config: Path, is_terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=200)
-    with cluster(MemoryEtcd(), FakeSession(ROWS, []), FakeSession(ROWS)), shown(console) as progress:
+    with cluster(MemoryEtcd(), FakeSession(IDS, ROWS, [], ROWS)), shown(console) as progress:
         assert asyncio.run(load(settings(config), asyncio.Event(), progress))
     assert isinstance(console.file, io.StringIO)
     assert ("2 rows, 7 B" in console.file.getvalue()) == is_terminal
@@ -142,16 +143,16 @@ async def test_pages_of_a_starting_drainer_show_its_first_load(config: Path) -> 
     loop, pages = asyncio.get_running_loop(), StartingPages("d", "x")
 
     class Watching(FakeSession):
-        def execute(self, sql: bytes) -> int:
+        def packets(self, sql: bytes, block_bytes: int) -> tuple[int, Iterator[list[bytes]]]:
             asyncio.run_coroutine_threadsafe(self.look(), loop).result()
-            return super().execute(sql)
+            return super().packets(sql, block_bytes)
 
         async def look(self) -> None:
             found.append([(await pages.routes()[path]()).body.decode() for path in ("/status", "/", "/ready")])
 
-    with cluster(MemoryEtcd(), Watching(ROWS, []), Watching(ROWS)):
-        assert await daemon._first_load(settings(config), asyncio.Event(), pages)
-    assert json.loads(found[0][0])["Phase"] == "first load: 0 of 1 tables divided, 0 ranges"
+    with cluster(MemoryEtcd(), Watching(IDS, ROWS, [], ROWS)):
+        assert await daemon._first_load(settings(config), asyncio.Event(), pages, mock.Mock())
+    assert json.loads(found[1][0])["Phase"] == "first load: 0 of 1 tables divided, 0 ranges"
     status, page, ready = found[-1]
     assert json.loads(status)["Phase"] == ready.strip() == "first load: 0 of 1 ranges"
     assert [*json.loads(status)["FirstLoad"].values()] == [1, 1, 1, 0, 0, 0, 0, None]
@@ -160,19 +161,20 @@ async def test_pages_of_a_starting_drainer_show_its_first_load(config: Path) -> 
 
 
 async def test_stopped_load_is_continued_at_its_timestamp(config: Path) -> None:
-    """The stop comes while a range is read, which is finished; the second load finds nothing left to read."""
+    """The stop comes while a table is divided, which is finished; the second load reads its range."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     class Stopping(FakeSession):
-        def close(self) -> None:
-            super().close()
-            asyncio.run_coroutine_threadsafe(self.stop(), loop).result()
+        def packets(self, sql: bytes, block_bytes: int) -> tuple[int, Iterator[list[bytes]]]:
+            if b"OFFSET" in sql:  # the end of the division
+                asyncio.run_coroutine_threadsafe(self.stop(), loop).result()
+            return super().packets(sql, block_bytes)
 
         async def stop(self) -> None:
             stop.set()
             await asyncio.sleep(0)
 
-    with cluster(MemoryEtcd(), Stopping(ROWS, []), FakeSession(ROWS)):
+    with cluster(MemoryEtcd(), Stopping(IDS, ROWS, []), FakeSession(ROWS)):
         done = await load(settings(config), stop, LoadProgress())
         assert not done
         with pytest.raises(DestinationRefused, match="its first load is not complete; continue it: drainer load"):
@@ -190,9 +192,9 @@ async def test_timestamp_close_to_the_effect_of_a_ddl_is_not_used(config: Path) 
     (job,) = json.loads(file.read_text())
     later = TS + (1 << 18)
     file.write_text(json.dumps([{**job, "start_ts": TS - 1, "binlog": {**job["binlog"], "FinishedTS": later}}]))
-    reading = FakeSession(ROWS)
+    reading = FakeSession(IDS, ROWS, [], ROWS)
     times = mock.patch.object(Clock, "get", mock.AsyncMock(side_effect=[TS, later]))
-    with times, cluster(MemoryEtcd(), FakeSession(ROWS, []), reading):
+    with times, cluster(MemoryEtcd(), reading):
         assert await load(settings(config), asyncio.Event(), LoadProgress())
     assert rows(config) == [(1, "a"), (2, None)]
     assert reading.said[1] == f"SET SESSION tidb_snapshot='{later}'"
@@ -211,7 +213,7 @@ async def test_drainer_is_registered_before_upstream_is_read(config: Path) -> No
             found.append((record.status.state, record.status.max_commit_ts))
             return super().execute(sql)
 
-    with cluster(etcd, Watching(ROWS, []), Watching(ROWS)):
+    with cluster(etcd, Watching(IDS, ROWS, [], ROWS)):
         assert await load(settings(config), asyncio.Event(), LoadProgress())
     assert set(found) == {(State.PAUSED, TS)}
 
@@ -220,7 +222,7 @@ async def test_timestamp_at_which_a_ddl_waits_for_transactions_is_not_used(confi
     """It took effect, and the history has it when the transactions that began before have ended."""
     waiting, later = job(7, ActionType.ADD_COLUMN, 3), TS + 5
     times = mock.patch.object(Clock, "get", mock.AsyncMock(side_effect=[TS, later]))
-    with times, cluster(MemoryEtcd(), FakeSession(ROWS, []), FakeSession(ROWS), jobs=[[waiting]]):
+    with times, cluster(MemoryEtcd(), FakeSession(IDS, ROWS, [], ROWS), jobs=[[waiting]]):
         assert await load(settings(config), asyncio.Event(), LoadProgress())
     assert await start(config) == later
 
@@ -234,7 +236,7 @@ def test_databases_without_tables_are_created_if_they_are_replicated(config: Pat
     route = '[[syncer.routes]]\nschema-pattern = "moved"\ntarget-schema = "x"\n'
     config.write_text(config.read_text().replace("[syncer]", '[syncer]\nignore-schemas = "mysql,left"') + route)
     spy = mock.patch.object(SQLiteSink, "ddl", autospec=True, side_effect=SQLiteSink.ddl)
-    with spy as ran, cluster(MemoryEtcd(), FakeSession(ROWS, []), FakeSession(ROWS)):
+    with spy as ran, cluster(MemoryEtcd(), FakeSession(IDS, ROWS, [], ROWS)):
         assert asyncio.run(load(settings(config), asyncio.Event(), LoadProgress()))
     assert [call.args[1].job.schema_name for call in ran.call_args_list] == ["shop", "empty", "shop"]
 
@@ -275,7 +277,7 @@ def test_destination_with_a_position_is_refused(config: Path, capsys: pytest.Cap
 def test_upstream_that_refuses_ends_the_command_with_its_reason(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gone = FakeSession([ConnectionLost("gone")])
+    gone = FakeSession(IDS, [ConnectionLost("gone")])
     args, once = (
         mock.patch("sys.argv", ["drainer", "load", "-config", str(config)]),
         mock.patch("drainer.ranges.load.TRIES_MAX", 1),
@@ -288,7 +290,7 @@ def test_upstream_that_refuses_ends_the_command_with_its_reason(
 async def test_load_goes_on_with_a_warning_if_pd_does_not_hold_gc(
     config: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with cluster(MemoryEtcd(), FakeSession(ROWS, []), FakeSession(ROWS)) as hold_gc:
+    with cluster(MemoryEtcd(), FakeSession(IDS, ROWS, [], ROWS)) as hold_gc:
         hold_gc.side_effect = TimestampUnavailable("no PD")
         assert await load(settings(config), asyncio.Event(), LoadProgress())
     assert rows(config) == [(1, "a"), (2, None)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,3 +18,15 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
     assert binaries is not None
     with running_peer(binaries, tmp_path) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session with two cores, for the tests of one module."""
+    from drainer.spark.startup.jvm_launch import start_jvm
+    from drainer.spark.startup.session import open_session, stop_session  # pyspark is imported where a test needs it
+
+    output = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = open_session(start_jvm(master="local[2]", output=output, conf={}))
+    yield session
+    stop_session(session)

@@ -32,17 +32,25 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """See the module. `changefeed` and `epoch` are set by `start`; with an `epoch` from the start it takes no lock, and
-    works beside the connection that has it."""
+    """See the module. `changefeed` and `epoch` are set by `start`, or are those of another connection, beside which
+    this one works, without a lock."""
 
-    def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        identity: Identity,
+        stop: threading.Event,
+        beside: tuple[Changefeed, int] | None = None,
+    ) -> None:
         self._config = config
         self.identity = identity
         self._stop = stop
         self._session: ServerSession | None = None
         self.changefeed: Changefeed
-        self.epoch = epoch
-        self.joined = epoch > 0
+        self.epoch = 0
+        self.joined = beside is not None
+        if beside is not None:
+            self.changefeed, self.epoch = beside
 
     def store(self, session: ServerSession) -> ServerPositionStore:
         """The position, in the session's transaction."""

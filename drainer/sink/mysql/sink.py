@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from binlog.runtime.log import get_logger
 
@@ -34,6 +34,7 @@ from drainer.sink.mysql.ddl.background import BackgroundIndexes
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
+from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.chunks import Phase, phase_of
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -331,14 +332,15 @@ class MySQLSink:
     def for_tasks(self) -> Callable[[], MySQLSink]:
         """See base.LoadsOnExecutors."""
         driver = self._open()
-        return partial(_joined, self._config, driver.identity, driver.epoch, self.commit_ts)
+        beside = driver.changefeed, driver.epoch
+        return partial(_joined, self._config, driver.identity, beside, self.commit_ts, self._triggers)
 
-    def join(self, identity: Identity, epoch: int, commit_ts: int) -> None:
+    def join(
+        self, identity: Identity, beside: tuple[Changefeed, int], commit_ts: int, triggers: frozenset[Name]
+    ) -> None:
         """Load ranges beside the sink that has opened the destination with this epoch, at its position."""
-        driver = self._driver = Driver(self._config, identity, self._stop, epoch)
-        self.commit_ts = commit_ts
-        if not self._config.allow_triggers:
-            self._triggers = driver.patiently("triggers", tables_with_triggers)
+        self._driver = Driver(self._config, identity, self._stop, beside)
+        self.commit_ts, self._triggers = commit_ts, triggers
 
     def job_done(self, job_id: int) -> bool:
         assert self._ddl is not None, "open() comes first"
@@ -434,7 +436,7 @@ class MySQLSink:
             self._open().patiently("expired tables", lambda session: bin_.purge(session, commit_ts))
 
 
-def _joined(config: ServerConfig, identity: Identity, epoch: int, commit_ts: int) -> MySQLSink:
+def _joined(config: ServerConfig, *at: Any) -> MySQLSink:
     sink = MySQLSink(config)
-    sink.join(identity, epoch, commit_ts)
+    sink.join(*at)
     return sink

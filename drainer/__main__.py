@@ -104,19 +104,20 @@ def load(args: list[str]) -> int:
 
 
 def check(args: list[str]) -> int:
-    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] -config drainer.toml`: compare the destination's
-    tables with upstream's, and repair them."""
+    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] -config drainer.toml`: compare the
+    destination's tables with upstream's, and repair them."""
     parser = argparse.ArgumentParser("drainer check", add_help=False, allow_abbrev=False, epilog="Others: drainer -h")
     parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("-table", "--table", action="append", default=[], help="pattern of a name; may be repeated")
-    for name, text in {"repair": "write what differs", "redact": "values of keys alone", "json": "as JSON"}.items():
+    flags = {"repair": "write what differs", "redact": "values of keys alone", "json": "as JSON"}
+    for name, text in (flags | {"executors": "on Spark's executors"}).items():
         parser.add_argument(f"-{name}", f"--{name}", action="store_true", help=text)
     own, rest = parser.parse_known_args(args)
     config = load_or_exit(PROGRAM, rest)
     from drainer.service.check import CheckOptions, shown
     from drainer.service.check import check as compared
 
-    options = CheckOptions(tuple(own.table), own.repair, own.redact, own.json)
+    options = CheckOptions(tuple(own.table), own.repair, own.redact, own.json, own.executors)
 
     async def checked() -> list[TableCheck]:
         return await compared(config, options, _stopped_by_signals())

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fnmatch
+import glob
 import json
+import secrets
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,12 +32,14 @@ from drainer.schema.provider import SchemaProvider
 from drainer.schema.view import SchemaView
 from drainer.service.daemon import job_sources, snapshot_reader
 from drainer.service.first_load import keep_gc_held, release_gc
+from drainer.service.on_spark import on_executors, spark_session
 from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import PositionMoved
 from drainer.sink.schema_check import SchemaDifference
 from drainer.sink.snapshot import DestinationSnapshot, ReadsTables
 
 ROUNDS: Final = 20
+GROUPS_OF_TASK: Final = 4  # of tables; several, because some take longer
 SHOWN_MAX: Final = 20  # differences of a table that are printed as text
 _VALUE_CHARS: Final = 200  # of a value
 _OPEN_S: Final = 60.0  # how long the end of a distributed batch or of a DDL is waited for
@@ -47,18 +51,21 @@ _log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """`tables`: patterns of names at the destination; none: all tables. `repair`: write what differs. `redact`: show no
-    value but those of keys."""
+    value but those of keys. `executors`: compare on Spark's executors. `strict`: a pattern must match a table."""
 
     tables: tuple[str, ...] = ()
     repair: bool = False
     redact: bool = False
     as_json: bool = False
+    executors: bool = False
+    strict: bool = True
 
-    def chosen(self, tables: Iterable[str], *, strict: bool) -> list[str]:
-        """Raises ConfigError for a pattern that matches none, if `strict`."""
+    def chosen(self, tables: Iterable[str], *, first: bool) -> list[str]:
+        """`first`: when the tables are chosen the first time. Raises ConfigError for a pattern that matches none
+        then."""
         found = {pattern: fnmatch.filter(tables, pattern) for pattern in self.tables or ("*",)}
         for pattern, names in found.items():
-            if strict and not names:
+            if self.strict and first and not names:
                 raise ConfigError(f"-table {pattern}: no replicated table has such a name at the destination")
         return sorted({name for names in found.values() for name in names})
 
@@ -96,6 +103,8 @@ class TableCheck:
 async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
     """Compare the chosen tables, ordered by name. A repaired table is compared again. `stop`: those that are left have
     an error. Raises BinlogError if they cannot be opened the first time."""
+    if options.executors:
+        return await _on_executors(config, options, stop)
     done: dict[str, TableCheck] = {}
     left: list[str] = []
     ended = threading.Event()
@@ -105,7 +114,7 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
         for number in range(ROUNDS):
             try:
                 async with _opened(config, ended) as (there, tables):
-                    chosen = options.chosen(tables, strict=not number)
+                    chosen = options.chosen(tables, first=not number)
                     for name in {*left} - {*tables}:  # dropped, or renamed
                         done.pop(name, None)
                     left = [name for name in chosen if name in left or name not in done]
@@ -126,6 +135,34 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
     return [done[name] for name in sorted(done)]
 
 
+async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
+    """As `check`. A task has some of the tables, and snapshots of its own for them: two sessions of a server cannot
+    share one."""
+    ended = threading.Event()
+    async with _opened(config, ended) as (_, tables):
+        names = options.chosen(tables, first=True)
+    options = replace(options, executors=False, strict=False)
+
+    def run() -> list[list[TableCheck]]:
+        with spark_session(config) as session:
+            count = min(len(names), GROUPS_OF_TASK * session.sparkContext.defaultParallelism)
+            groups = [names[number::count] for number in range(count)]
+            return on_executors(session, partial(_in_task, config, options), groups, ended, lambda: None)
+
+    stopping = asyncio.ensure_future(stop.wait())
+    stopping.add_done_callback(lambda _: ended.set())
+    try:
+        found = await asyncio.to_thread(run)
+    finally:
+        stopping.cancel()
+    return sorted(chain.from_iterable(found), key=lambda one: one.table)
+
+
+def _in_task(config: Config, options: CheckOptions, names: Sequence[str]) -> list[TableCheck]:
+    chosen = replace(options, tables=tuple(map(glob.escape, names)))
+    return asyncio.run(check(config, chosen, asyncio.Event()))
+
+
 @contextlib.asynccontextmanager
 async def _opened(
     config: Config, ended: threading.Event
@@ -138,7 +175,7 @@ async def _opened(
         identity = Identity(await cluster_id(etcd, config, security), config.changefeed, config.identity())
         there = await _destination(config, identity, ended)
         stack.callback(there.close)
-        gc = config, f"drainer-check-{config.identity()}", there.commit_ts
+        gc = config, f"drainer-check-{config.identity()}-{secrets.token_hex(4)}", there.commit_ts
         stack.push_async_callback(release_gc, *gc)
         holding = asyncio.ensure_future(keep_gc_held(*gc))
         stack.callback(holding.cancel)

@@ -38,7 +38,7 @@ from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, serve
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
-from drainer.service.load_tasks import spread
+from drainer.service.on_spark import spread
 from drainer.service.registration import DrainerNode
 from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused

@@ -214,7 +214,7 @@ def test_drainer_waits_for_a_repair_and_goes_on(keyed: Destination) -> None:
                 moved.append(raised.value)
             return connect(ts)
 
-        repairing = Table(table.sources, while_locked, table.there)
+        repairing = Table(table.sources, Upstream(while_locked), table.there)
         assert repairing.repair(found) == 1
     assert len(moved) == 1
     keyed.sink.advance(TS + 1, 0)

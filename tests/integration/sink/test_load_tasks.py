@@ -22,7 +22,7 @@ from drainer.ranges import load as module
 from drainer.ranges.load import FirstLoad, LoadTask
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Snapshot, Upstream, UpstreamRefused
-from drainer.service.load_tasks import spread
+from drainer.service.on_spark import spread
 from drainer.sink.base import TableLoad, unfinished
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql.sink import MySQLSink

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import pickle
+import re
 import sqlite3
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -127,6 +129,28 @@ def test_repair_writes_what_differs_and_compares_again(config: Path, capsys: pyt
     found = {one["table"]: one for one in json.loads(capsys.readouterr().out)}
     assert [row["key"] for row in found["shop.t6"]["repaired"]] == [{"id": "1"}, {"id": "2"}]
     assert [(one["equal"], one["differences"], one["rows"]) for one in found.values()] == [(True, [], 2)] * 2
+    assert rows(config) == rows(config, "t5") == ROWS
+
+
+def test_tables_are_compared_by_tasks_that_have_some_of_them_each(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups: list[Sequence[str]] = []
+
+    def on_executors(_: Any, work: Any, values: list[Sequence[str]], *others: Any) -> list[Any]:
+        groups.extend(values)
+        of = pickle.loads(pickle.dumps(work))
+        return pickle.loads(pickle.dumps([of(value) for value in values]))
+
+    session = mock.MagicMock()
+    session.return_value.__enter__.return_value.sparkContext.defaultParallelism = 2
+    with mock.patch.multiple(module, spark_session=session, on_executors=on_executors):
+        assert run(config, "-executors", "-table", "shop.*") == NOT_EQUAL
+        assert groups == [["shop.t5"], ["shop.t6"]]
+        assert "shop.t5: equal (2 rows" in (text := capsys.readouterr().out)
+        assert "shop.t6: 2 rows differ (2 rows" in text
+        assert run(config, "-executors", "-repair", "-table", "*6") == 0
+        assert run(config, "-executors", "-table", "nothing") == 1
     assert rows(config) == rows(config, "t5") == ROWS
 
 
@@ -350,7 +374,9 @@ def test_gc_is_held_at_the_position_and_check_goes_on_without_it(
         found = asyncio.run(check(settings(config), CheckOptions(), asyncio.Event()))
     assert [one.error for one in found] == ["", ""]
     calls = [call.args[1:4] for call in hold_gc.await_args_list]
-    assert (calls[0], calls[-1]) == (("drainer-check-d", TS + 1, GC_TTL_S), ("drainer-check-d", TS + 1, 0))
+    name = calls[0][0]
+    assert re.fullmatch("drainer-check-d-[0-9a-f]{8}", name), "two checks at a time do not end each other's"
+    assert (calls[0], calls[-1]) == ((name, TS + 1, GC_TTL_S), (name, TS + 1, 0))
     assert "tidb_gc_life_time" in caplog.text
 
 

@@ -1,12 +1,16 @@
-"""Loads parts of tables on Spark's executors, for a first load."""
+"""What `drainer load` and `drainer check` do on Spark's executors: a session, a task for each of many values, and the
+loading of parts of tables."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 
 from drainer.apply.progress import Stopped
@@ -19,23 +23,68 @@ from drainer.temporary_files import check_data_dir, temporary_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from drainer.spark.errors import ErrorSeal
+
 _log = get_logger(__name__)
+_WATCH_S: Final = 1.0
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextlib.contextmanager
 def spark_session(config: Config, opening: Opening | None = None) -> Iterator[SparkSession]:
-    """`opening`: one that exists; else Spark runs while inside. Raises SparkUnavailable."""
+    """`opening`: one that exists; else Spark runs while inside, with a log of its own, because a drainer may run beside
+    it. Raises SparkUnavailable."""
     if opening is not None:
         yield opening.session()
         return
     check_data_dir(config.data_dir)
     spark = config.spark
     with temporary_folder():
-        own = Opening(master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf)
+        own = Opening(master=spark.master, output=config.data_dir / "spark-tasks.log", conf=spark.conf)
         try:
             yield own.session()
         finally:
             own.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Task(Generic[T, R]):
+    work: Callable[[T], R]
+    errors: ErrorSeal
+
+    def __call__(self, value: T) -> R:
+        try:
+            return self.work(value)
+        except BinlogError as error:
+            raise self.errors.carry(error) from error
+
+
+def on_executors(
+    session: SparkSession, work: Callable[[T], R], values: Sequence[T], stop: threading.Event, watch: Callable[[], None]
+) -> list[R]:
+    """Return the results, in the order of the values. A task may run again, beside its former attempt, if an executor
+    is lost. `work`, values and results: picklable; `watch`: called about every second meanwhile. Raises the BinlogError
+    of a task, SparkFailed, and Stopped if `stop` is set."""
+    from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+
+    errors, context = ErrorSeal.new(), session.sparkContext
+
+    def run() -> list[R]:
+        try:
+            found: list[R] = context.parallelize(values, len(values)).map(_Task(work, errors)).collect()
+            return found
+        except SPARK_ERRORS as error:
+            raise (Stopped("stopped") if stop.is_set() else errors.unwrap(error)) from error
+
+    with ThreadPoolExecutor(1, "tasks") as pool:
+        job = pool.submit(run)
+        while not wait([job], _WATCH_S).done:
+            if stop.is_set():
+                context.cancelAllJobs()
+            watch()
+        return job.result()
 
 
 def spread(
@@ -52,7 +101,6 @@ def spread(
     SparkFailed."""
     with spark_session(config, opening) as session:
         from drainer.spark.startup.node_requirements import warn_of_loopback
-        from drainer.spark.tasks import on_executors
 
         for setting, host in {**config.syncer.to.hosts(), "upstream.host": config.upstream.host}.items():
             warn_of_loopback(config.spark.master, setting, host)

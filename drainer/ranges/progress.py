@@ -60,8 +60,8 @@ class LoadProgress:
 
     def spread(self, loaded: int, rows: int, read_bytes: int) -> None:
         """So many ranges are loaded, on executors, and so much was read by the tasks that have ended."""
-        self.loaded, self.rows, self.bytes = loaded, rows, read_bytes
-        self._changed()
+        self.loaded, self._finished = loaded, (rows, read_bytes)
+        self.read(0, 0)
 
     def phase(self) -> str:
         """In short; "": the load has not begun, or nothing is left."""

@@ -144,7 +144,7 @@ async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Eve
     options = replace(options, executors=False, strict=False)
 
     def run() -> list[list[TableCheck]]:
-        with spark_session(config) as session:
+        with spark_session(config, ended) as session:
             count = min(len(names), GROUPS_OF_TASK * session.sparkContext.defaultParallelism)
             groups = [names[number::count] for number in range(count)]
             return on_executors(session, partial(_in_task, config, options), groups, ended, lambda: None)
@@ -152,7 +152,7 @@ async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Eve
     stopping = asyncio.ensure_future(stop.wait())
     stopping.add_done_callback(lambda _: ended.set())
     try:
-        found = await asyncio.to_thread(run)
+        found = await asyncio.to_thread(run) if names else []
     finally:
         stopping.cancel()
     return sorted(chain.from_iterable(found), key=lambda one: one.table)

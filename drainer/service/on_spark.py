@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from drainer.spark.errors import ErrorSeal
 
 _log = get_logger(__name__)
-_WATCH_S: Final = 1.0
+_WATCH_S: Final = 2.0
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @contextlib.contextmanager
-def spark_session(config: Config, opening: Opening | None = None) -> Iterator[SparkSession]:
+def spark_session(config: Config, stop: threading.Event, opening: Opening | None = None) -> Iterator[SparkSession]:
     """`opening`: one that exists; else Spark runs while inside, with a log of its own, because a drainer may run beside
-    it. Raises SparkUnavailable."""
+    it. Raises SparkUnavailable, and Stopped if `stop` is set meanwhile."""
     if opening is not None:
         yield opening.session()
         return
     check_data_dir(config.data_dir)
-    spark = config.spark
+    master, output = config.spark.master, config.data_dir / "spark-tasks.log"
     with temporary_folder():
-        own = Opening(master=spark.master, output=config.data_dir / "spark-tasks.log", conf=spark.conf)
+        own = Opening(master=master, output=output, conf=config.spark.conf, stopping=stop.is_set)
         try:
             yield own.session()
         finally:
@@ -65,7 +65,7 @@ def on_executors(
     session: SparkSession, work: Callable[[T], R], values: Sequence[T], stop: threading.Event, watch: Callable[[], None]
 ) -> list[R]:
     """Return the results, in the order of the values. A task may run again, beside its former attempt, if an executor
-    is lost. `work`, values and results: picklable; `watch`: called about every second meanwhile. Raises the BinlogError
+    is lost. `work`, values and results: picklable; `watch`: called every two seconds meanwhile. Raises the BinlogError
     of a task, SparkFailed, and Stopped if `stop` is set."""
     from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
@@ -83,7 +83,8 @@ def on_executors(
         while not wait([job], _WATCH_S).done:
             if stop.is_set():
                 context.cancelAllJobs()
-            watch()
+            with contextlib.suppress(BinlogError):  # the tasks find it, too
+                watch()
         return job.result()
 
 
@@ -99,7 +100,7 @@ def spread(
     """Load the parts on the executors of `opening`, or of a session of its own, until `stop` is set. `task`: makes of
     two accumulators, for the rows and bytes that are read, what loads a part. Raises as FirstLoad.run, and
     SparkFailed."""
-    with spark_session(config, opening) as session:
+    with contextlib.suppress(Stopped), spark_session(config, stop, opening) as session:
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
         for setting, host in {**config.syncer.to.hosts(), "upstream.host": config.upstream.host}.items():
@@ -114,6 +115,5 @@ def spread(
             progress.spread(before[0] + loaded, before[1] + rows.value, before[2] + size.value)
 
         _log.info("loading on executors", parts=len(parts), tasks=context.defaultParallelism)
-        with contextlib.suppress(Stopped):
-            on_executors(session, task(rows, size), parts, stop, watch)
+        on_executors(session, task(rows, size), parts, stop, watch)
         watch()

@@ -55,13 +55,15 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of the destination. `sources`: the tables upstream whose rows it has; several if they are merged.
-    `versions`: these tables in the schema's view. `stop`: ends a comparison with Stopped."""
+    `versions`: these tables in the schema's view. `stop`: ends a comparison with Stopped. `rate`: how many rows a
+    second are read on average; 0: as many as possible."""
 
     sources: Sequence[Source]
     upstream: Upstream
     there: DestinationSnapshot
     stop: threading.Event = field(default_factory=threading.Event)
     versions: Sequence[TableVersions] = ()
+    rate: int = 0
 
     @property
     def table_id(self) -> int:
@@ -172,7 +174,7 @@ class Table:
 
     def _until_stopped(self, blocks: Iterable[PackedRows]) -> Iterator[PackedRows]:
         for block in blocks:
-            if self.stop.is_set():
+            if self.stop.wait(len(block.keys) / self.rate if self.rate else 0):
                 raise Stopped("stopped")
             yield block
 

@@ -187,12 +187,13 @@ async def _opened(
         schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
         sources = sources_of(view, schemas)
         upstream = stack.enter_context(contextlib.closing(Upstream(partial(open_snapshot, server))))
+        rate = config.upstream.check_rate
         await asyncio.to_thread(_check_ids, upstream, there.commit_ts, chain.from_iterable(sources.values()))
         _log.info("check begins", at=there.commit_ts, upstream=server.address, tables=len(sources))
         yield (
             there,
             {
-                name: Table(group, upstream, there, ended, [view.tables[source.info.id] for source in group])
+                name: Table(group, upstream, there, ended, [view.tables[source.info.id] for source in group], rate)
                 for name, group in sources.items()
             },
         )

@@ -111,6 +111,14 @@ class UpstreamServer(ServerSection):
         ge=timedelta(0),
         description="how often the running drainer does what `drainer check` does, such as 24h; 0: never",
     )
+    check_hours: str = Field(
+        "",
+        pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9])?$",
+        description="when it begins, in UTC, such as 22:00-05:30; empty: at any time",
+    )
+    check_rate: int = Field(
+        0, ge=0, description="how many rows a second a check reads on each side, on average; 0: as many as it can"
+    )
 
     def check(self) -> None:
         """Raises ConfigError for settings that do not fit together."""

@@ -273,6 +273,15 @@ def test_repair_that_fails_leaves_the_file_as_it_was(file: File) -> None:
     file.sink.advance(TS + 1, 0)
 
 
+def test_rate_is_kept_by_pauses_on_both_sides(file: File) -> None:
+    file.put(*WANTED)
+    stop = mock.Mock(wait=mock.Mock(return_value=False))
+    with file.table() as table:
+        assert replace(table, stop=stop, rate=2).compared() == table.compared()
+    pauses = [call.args[0] for call in stop.wait.call_args_list]
+    assert sum(pauses) == 2 * len(WANTED) / 2
+
+
 def test_stopped_comparison_says_so(file: File) -> None:
     stop = threading.Event()
     with file.table() as table:

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from drainer.config import Config
 from drainer.service.page import page
-from drainer.service.verification import Found, Verifier, compared
+from drainer.service.verification import Found, Verifier, compared, until_open_s
 from drainer.sink.base import Verification
 from tests.support.servers import ROOT, wait_until
 from tests.unit.drainer.service.test_page import DOCUMENT
@@ -105,6 +105,31 @@ async def test_nothing_is_compared_before_it_is_due(upstream: dict[str, object])
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await Verifier(config(**upstream), [EQUAL], _unexpected).run()
+
+
+@pytest.mark.parametrize(
+    ("hours", "at", "hours_left"),
+    [
+        ("", 3, 0), ("22:00-05:30", 22, 0), ("22:00-05:30", 5, 0), ("22:00-05:30", 5.5, 16.5), ("22:00-05:30", 21, 1),
+        ("01:00-02:00", 0, 1), ("01:00-02:00", 1.5, 0), ("01:00-02:00", 2, 23), ("07:00-07:00", 6, 0),
+    ],
+)  # fmt: skip
+def test_time_until_the_hours_of_comparisons(hours: str, at: float, hours_left: float) -> None:
+    assert until_open_s(hours, 5 * 86_400 + at * 3600) == hours_left * 3600
+
+
+async def test_nothing_is_compared_outside_its_hours() -> None:
+    begin, end = (time.strftime("%H:%M", time.gmtime(time.time() + hours * 3600)) for hours in (2, 4))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await Verifier(config(**{"check-hours": f"{begin}-{end}"}), [], _unexpected).run()
+    await ran([], **{"check-hours": f"{end}-{begin}"})
+
+
+@pytest.mark.parametrize("hours", ["22-05", "24:00-01:00", "22:00", "1:00-2:00"])
+def test_hours_that_are_none_are_refused(hours: str) -> None:
+    with pytest.raises(ValueError, match="check-hours"):
+        config(**{"check-hours": hours})
 
 
 async def _unexpected(_: Config) -> Found:

@@ -50,7 +50,7 @@ from drainer.sink.base import SCHEMA_ID, AnySink, NetSink, TableLoad, Wants, unf
 from drainer.sink.errors import DdlFailed
 
 TRIES_MAX: Final = 60
-SPREAD_RANGES: Final = 32  # fewer are loaded sooner than executors have started
+SPREAD_RANGES: Final = 128  # fewer are loaded before executors, which take seconds to start, would pay
 PART_RANGES: Final = 16
 _PAUSE_S: Final = 5.0
 _OWN_ID: Final = 1 << 48  # above every id of upstream's
@@ -63,8 +63,8 @@ _log = get_logger(__name__)
 class FirstLoad:
     """`schemas`: upstream's databases of the tables by id. `stop`: ends it after the range at hand. `databases`: those
     that are replicated, with or without tables. `rewrite`: what an operator has said to run in place of a statement
-    that failed. `spread`: loads these parts of tables on executors, and returns when all are loaded or `stop` is
-    set."""
+    that failed. `spread`: loads parts of tables, a list of them in a task, on executors, and returns when all are
+    loaded or `stop` is set."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class FirstLoad:
         stop: threading.Event,
         databases: Sequence[DBInfo] = (),
         rewrite: RewriteRules | None = None,
-        spread: Callable[[list[TableLoad]], None] | None = None,
+        spread: Callable[[list[list[TableLoad]]], None] | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._sink, self._upstream, self._progress = sink, upstream, progress
@@ -112,11 +112,10 @@ class FirstLoad:
                 return True
             self._progress.begin([load for load in loads if load.table_id in self._sources])
             undivided = [load for load in left if load.borders is None]
-            ranges = sum(len(load.borders or ()) + 1 - load.loaded for load in left)
-            if self._spread is None or undivided or ranges < SPREAD_RANGES:
+            if self._spread is None or undivided or sum(load.left for load in left) < SPREAD_RANGES:
                 self.load(undivided or left)
             else:
-                self._spread(left)
+                self._spread(shares(left))
         return False
 
     def load(self, left: list[TableLoad]) -> None:
@@ -245,6 +244,19 @@ def parts(load: TableLoad, borders: Sequence[Border]) -> list[TableLoad]:
     ]
 
 
+def shares(parts: Sequence[TableLoad]) -> list[list[TableLoad]]:
+    """Divide parts among tasks, which get PART_RANGES ranges each, or less."""
+    found: list[list[TableLoad]] = []
+    count = PART_RANGES
+    for part in parts:
+        if count + part.left > PART_RANGES:
+            found.append([])
+            count = 0
+        found[-1].append(part)
+        count += part.left
+    return found
+
+
 def reads(source: Source, columns: Sequence[Any], ts: int, place: int) -> ChangeSegment:
     """Rows for a sink that wants every change: inserts whose start_ts is their commit_ts, which no transaction has.
     `columns`: their decoded values; `place`: of the first row, among all rows of the load."""
@@ -293,7 +305,7 @@ def _with_text(step: Ddl) -> Ddl:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Loads a part of a table from an executor, over connections of its own. Picklable. `sink`: see
+    """Loads parts of tables from an executor, over connections of its own. Picklable. `sink`: see
     base.LoadsOnExecutors; `connect`: opens a session upstream at a TSO; `schemas`: upstream's databases of the tables
     by id; `rows`, `size`: accumulators of the rows and bytes that were read."""
 
@@ -305,14 +317,14 @@ class LoadTask:
     rows: Any
     size: Any
 
-    def __call__(self, part: TableLoad) -> None:
+    def __call__(self, parts: list[TableLoad]) -> None:
         """Raises as FirstLoad.run."""
-        schemas, progress, stop = {part.table_id: self.schemas[part.table_id]}, LoadProgress(), threading.Event()
+        schemas = {part.table_id: self.schemas[part.table_id] for part in parts}
+        view, progress, stop = self.view.opened(), LoadProgress(), threading.Event()
         with contextlib.closing(Upstream(self.connect)) as upstream, contextlib.ExitStack() as stack:
-            sink, view = self.sink(), self.view.opened()
+            sink = self.sink()
             stack.callback(sink.close, clean=False)
-            FirstLoad(sink, view, schemas, upstream, progress, schema_version=self.schema_version, stop=stop).load(
-                [part]
-            )
+            load = FirstLoad(sink, view, schemas, upstream, progress, schema_version=self.schema_version, stop=stop)
+            load.load(parts)
         self.rows.add(progress.rows)
         self.size.add(progress.bytes)

@@ -91,15 +91,15 @@ def on_executors(
 def spread(
     config: Config,
     opening: Opening | None,
-    task: Callable[[Any, Any], Callable[[TableLoad], None]],
+    task: Callable[[Any, Any], Callable[[list[TableLoad]], None]],
     sink: AnySink,
     progress: LoadProgress,
     stop: threading.Event,
-    parts: list[TableLoad],
+    shares: list[list[TableLoad]],
 ) -> None:
-    """Load the parts on the executors of `opening`, or of a session of its own, until `stop` is set. `task`: makes of
-    two accumulators, for the rows and bytes that are read, what loads a part. Raises as FirstLoad.run, and
-    SparkFailed."""
+    """Load the shares, each in a task, on the executors of `opening`, or of a session of its own, until `stop` is set.
+    `task`: makes of two accumulators, for the rows and bytes that are read, what loads a share. Raises as
+    FirstLoad.run, and SparkFailed."""
     with contextlib.suppress(Stopped), spark_session(config, stop, opening) as session:
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
@@ -107,13 +107,13 @@ def spread(
             warn_of_loopback(config.spark.master, setting, host)
         context = session.sparkContext
         rows, size = context.accumulator(0), context.accumulator(0)
-        begun, before = sum(part.loaded for part in parts), (progress.loaded, progress.rows, progress.bytes)
-        of = {(part.table_id, part.part) for part in parts}
+        left = {(part.table_id, part.part): part.left for share in shares for part in share}
+        end, begin_rows, begin_bytes = progress.loaded + sum(left.values()), progress.rows, progress.bytes
 
         def watch() -> None:
-            loaded = sum(load.loaded for load in sink.loads() if (load.table_id, load.part) in of) - begun
-            progress.spread(before[0] + loaded, before[1] + rows.value, before[2] + size.value)
+            now = sum(load.left for load in sink.loads() if (load.table_id, load.part) in left)
+            progress.spread(end - now, begin_rows + rows.value, begin_bytes + size.value)
 
-        _log.info("loading on executors", parts=len(parts), tasks=context.defaultParallelism)
-        on_executors(session, task(rows, size), parts, stop, watch)
+        _log.info("loading on executors", tasks=len(shares), at_a_time=context.defaultParallelism)
+        on_executors(session, task(rows, size), shares, stop, watch)
         watch()

@@ -102,8 +102,13 @@ class TableLoad:
     upper: tuple[str, ...] | None = None
 
     @property
+    def left(self) -> int:
+        """How many ranges are left; 0 if they are not known."""
+        return 0 if self.borders is None else len(self.borders) + 1 - self.loaded
+
+    @property
     def is_complete(self) -> bool:
-        return self.borders is not None and self.loaded > len(self.borders)
+        return self.borders is not None and self.left <= 0
 
 
 def unfinished(loads: Iterable[TableLoad], known: Collection[int]) -> list[TableLoad]:

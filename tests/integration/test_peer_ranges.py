@@ -14,12 +14,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from unittest import mock
 
 import pymysql
 import pytest
 from binlog.cluster.pd import PDClient, ask_first, hold_gc
 from binlog.errors import TimestampUnavailable
+from binlog.runtime.config import load_or_exit
 
+from drainer.config import PROGRAM
+from drainer.ranges import load as ranges
+from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import (
     ROWS_MAX,
     DefinitionChanged,
@@ -32,6 +37,7 @@ from drainer.ranges.upstream import (
     open_snapshot,
 )
 from drainer.schema.state import Schema
+from drainer.service import first_load, on_spark
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.pump.rpc import Client, until
@@ -304,7 +310,7 @@ POINTS = ("sink.ddl_after_exec:3", "load.divided:3", "load.range:3", "sink.after
 def test_first_load_killed_on_the_way_is_completed_and_the_stream_continues(
     upstream: Upstream, mariadb: MariaDB
 ) -> None:
-    """Tables change while they are read as they were. The last life is the drainer's own."""
+    """Tables change while they are read as they were. The last life of the load has tasks of Spark."""
     peer = upstream.peer
     section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\nfirst-load = true\n'
 
@@ -330,9 +336,14 @@ def test_first_load_killed_on_the_way_is_completed_and_the_stream_continues(
         late.execute("REPLACE INTO parts VALUES (233, 829)")  # a row of the version before the DDL, that stays
         late.execute("COMMIT")
     assert position() == begun_ts
+    file = peer.directory / "loaded"
+    of = f"-node-id=loaded -pd-urls={peer.pd_url} -data-dir={file} -config={file}.toml"
+    spread = mock.Mock(wraps=on_spark.spread)
+    with mock.patch.multiple(ranges, SPREAD_RANGES=2, PART_RANGES=2), mock.patch.object(first_load, "spread", spread):
+        assert asyncio.run(first_load.load(load_or_exit(PROGRAM, of.split()), asyncio.Event(), LoadProgress()))
+    assert len(spread.call_args.args[-1]) > 1, "tasks"
     drainer = peer.our_drainer(mariadb, "-until-now", name="loaded", more=section)
     assert drainer.wait(deadline_s=400) == 0, drainer.tail()
-    assert "first load is complete" in drainer.text()
     assert "drainer-load-loaded" not in upstream.held()
     named = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = 'latin'"
     assert mariadb.query(named) == [("latin1_bin",)]

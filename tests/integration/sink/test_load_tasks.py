@@ -114,11 +114,10 @@ def test_tasks_write_at_the_same_time_and_each_row_once(
     task = task_of(sink)
     with ThreadPoolExecutor(len(left)) as pool:
         waiting = [replace(task, connect=Waiting(two_columns().rows).connect) for _ in left]
-        assert [*pool.map(lambda one: one[0](one[1]), zip(waiting, left, strict=True))] == [None] * 4
+        assert [*pool.map(lambda one: one[0]([one[1]]), zip(waiting, left, strict=True))] == [None] * 4
     assert rows_in(mariadb) == [ROWS, ROWS]
     assert (task.rows.value, task.size.value > 0) == (6, True)
-    for part in left:  # as a task that Spark begins again
-        task(part)
+    task(left)  # as Spark may begin it again
     assert rows_in(mariadb) == [ROWS, ROWS]
     assert divided(sink, two_columns(), None)
     assert sink.commit_ts == TS
@@ -133,12 +132,12 @@ def test_task_of_a_former_drainer_or_of_a_load_that_was_begun_anew_writes_nothin
     assert begun.loads() == sink.loads()
     mariadb.query("UPDATE tidb_binlog.drainer_position SET commit_ts = commit_ts + 1")
     with pytest.raises(PositionMoved):
-        task(part)
+        task([part])
     mariadb.query("UPDATE tidb_binlog.drainer_position SET commit_ts = commit_ts - 1")
     opened(mariadb, at=TS).close(clean=False)
     for former in (task, replace(task, sink=lambda: begun)):
         with pytest.raises(Fenced):
-            former(part)
+            former([part])
     assert rows_in(mariadb) == [[], []]
 
 
@@ -152,7 +151,7 @@ def test_workers_load_what_is_left_also_if_one_is_killed_or_upstream_refuses_or_
     with destination(mariadb, VIEW) as sink:
 
         def load(connect: Any) -> bool:
-            def spreading(left: list[TableLoad]) -> None:
+            def spreading(left: list[list[TableLoad]]) -> None:
                 spread(config, opening, partial(task_of, sink, connect), sink, progress, stop, left)
 
             return divided(sink, two_columns(), spreading, stop)

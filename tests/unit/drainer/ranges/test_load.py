@@ -18,7 +18,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind, Pieces
 from drainer.ddl.mysql_tables import create_table
-from drainer.ranges.load import TRIES_MAX, FirstLoad, creation, database, next_range
+from drainer.ranges.load import PART_RANGES, TRIES_MAX, FirstLoad, creation, database, next_range, parts, shares
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import DefinitionChanged, Range, SnapshotGone, Upstream, UpstreamDown
 from drainer.schema.job_policy import RewriteRule, RewriteRules
@@ -242,6 +242,20 @@ def test_ranges_of_a_table_lie_between_its_borders() -> None:
         Range(("1",), ("2",)),
         Range(("2",), None),
     ]
+
+
+def test_tables_are_loaded_by_tasks_in_parts_that_are_the_whole() -> None:
+    borders = [(str(number),) for number in range(1, 40)]
+    found = parts(TableLoad(5), borders)
+    assert [(one.part, one.left) for one in found] == [(0, PART_RANGES), (1, PART_RANGES), (2, 40 - 2 * PART_RANGES)]
+    ranges = [next_range(replace(one, loaded=loaded)) for one in found for loaded in range(one.left)]
+    ends = [None, *borders, None]
+    assert ranges == [Range(*pair) for pair in itertools.pairwise(ends)]
+    assert parts(TableLoad(5), []) == [TableLoad(5, ())]
+    small = [TableLoad(table_id, (), 0) for table_id in range(10, 30)]
+    shared = shares([*found, *small])
+    assert [one for share in shared for one in share] == [*found, *small]
+    assert [sum(one.left for one in share) for share in shared] == [16, 16, 16, 12]
 
 
 def test_records_of_a_load_are_not_read_for_each_range(tmp_path: Path) -> None:

@@ -1,150 +1,77 @@
 """The SDK for programs that embed the writer: declare tables, open transactions, run DDL. Start with `Service`."""
 
-from binlog.errors import (
-    BinlogError,
-    ClusterMismatch,
-    ConfigError,
-    EtcdError,
-    TimestampSourceMismatch,
-    TimestampUnavailable,
-)
+from binlog.errors import BinlogError as BinlogError
+from binlog.errors import ClusterMismatch as ClusterMismatch
+from binlog.errors import ConfigError as ConfigError
+from binlog.errors import EtcdError as EtcdError
+from binlog.errors import TimestampSourceMismatch as TimestampSourceMismatch
+from binlog.errors import TimestampUnavailable as TimestampUnavailable
 
-from pumpclient.errors import (
-    ClientClosed,
-    CommitTsChanged,
-    CommitUndelivered,
-    DuplicateTransaction,
-    NoPump,
-    PayloadTooLarge,
-    PrewriteFailed,
-    PumpClientError,
-    TooManyTransactions,
-    TransactionRolledBack,
-    UnknownTransaction,
-)
-from pumpclient.sdk.errors import (
-    BadDeclaration,
-    Busy,
-    DdlLockLost,
-    DdlUndecided,
-    RowRejected,
-    SchemaConflict,
-    SchemaDiffers,
-    SchemaExists,
-    SchemaNotFound,
-    SdkError,
-    TransactionEnded,
-    ValueRejected,
-)
-from pumpclient.sdk.report import Outcome, TransactionReport
-from pumpclient.sdk.service import Service
-from pumpclient.sdk.sync import SyncService, SyncTransaction
-from pumpclient.sdk.table import NOW, Column, Index, Table
-from pumpclient.sdk.transaction import Stage, Transaction
-from pumpclient.sdk.types import (
-    JSON,
-    BigInt,
-    Binary,
-    Bit,
-    Blob,
-    Bool,
-    Char,
-    Date,
-    DateTime,
-    Double,
-    Enum,
-    Float,
-    Int,
-    LongBlob,
-    LongText,
-    MediumBlob,
-    MediumInt,
-    MediumText,
-    NumericType,
-    Set,
-    SmallInt,
-    Text,
-    Time,
-    Timestamp,
-    TinyBlob,
-    TinyInt,
-    TinyText,
-    VarBinary,
-    VarChar,
-    Year,
-)
-from pumpclient.writer import Limits
+from pumpclient.errors import ClientClosed as ClientClosed
+from pumpclient.errors import CommitTsChanged as CommitTsChanged
+from pumpclient.errors import CommitUndelivered as CommitUndelivered
+from pumpclient.errors import DuplicateTransaction as DuplicateTransaction
+from pumpclient.errors import NoPump as NoPump
+from pumpclient.errors import PayloadTooLarge as PayloadTooLarge
+from pumpclient.errors import PrewriteFailed as PrewriteFailed
+from pumpclient.errors import PumpClientError as PumpClientError
+from pumpclient.errors import TooManyTransactions as TooManyTransactions
+from pumpclient.errors import TransactionRolledBack as TransactionRolledBack
+from pumpclient.errors import UnknownTransaction as UnknownTransaction
+from pumpclient.sdk.errors import BadDeclaration as BadDeclaration
+from pumpclient.sdk.errors import Busy as Busy
+from pumpclient.sdk.errors import DdlLockLost as DdlLockLost
+from pumpclient.sdk.errors import DdlUndecided as DdlUndecided
+from pumpclient.sdk.errors import RowRejected as RowRejected
+from pumpclient.sdk.errors import SchemaConflict as SchemaConflict
+from pumpclient.sdk.errors import SchemaDiffers as SchemaDiffers
+from pumpclient.sdk.errors import SchemaExists as SchemaExists
+from pumpclient.sdk.errors import SchemaNotFound as SchemaNotFound
+from pumpclient.sdk.errors import SdkError as SdkError
+from pumpclient.sdk.errors import TransactionEnded as TransactionEnded
+from pumpclient.sdk.errors import ValueRejected as ValueRejected
+from pumpclient.sdk.report import Outcome as Outcome
+from pumpclient.sdk.report import TransactionReport as TransactionReport
+from pumpclient.sdk.service import Service as Service
+from pumpclient.sdk.sync import SyncService as SyncService
+from pumpclient.sdk.sync import SyncTransaction as SyncTransaction
+from pumpclient.sdk.table import NOW as NOW
+from pumpclient.sdk.table import Column as Column
+from pumpclient.sdk.table import Index as Index
+from pumpclient.sdk.table import Table as Table
+from pumpclient.sdk.transaction import Stage as Stage
+from pumpclient.sdk.transaction import Transaction as Transaction
+from pumpclient.sdk.types import JSON as JSON
+from pumpclient.sdk.types import BigInt as BigInt
+from pumpclient.sdk.types import Binary as Binary
+from pumpclient.sdk.types import Bit as Bit
+from pumpclient.sdk.types import Blob as Blob
+from pumpclient.sdk.types import Bool as Bool
+from pumpclient.sdk.types import Char as Char
+from pumpclient.sdk.types import Date as Date
+from pumpclient.sdk.types import DateTime as DateTime
+from pumpclient.sdk.types import Double as Double
+from pumpclient.sdk.types import Enum as Enum
+from pumpclient.sdk.types import Float as Float
+from pumpclient.sdk.types import Int as Int
+from pumpclient.sdk.types import LongBlob as LongBlob
+from pumpclient.sdk.types import LongText as LongText
+from pumpclient.sdk.types import MediumBlob as MediumBlob
+from pumpclient.sdk.types import MediumInt as MediumInt
+from pumpclient.sdk.types import MediumText as MediumText
+from pumpclient.sdk.types import NumericType as NumericType
+from pumpclient.sdk.types import Set as Set
+from pumpclient.sdk.types import SmallInt as SmallInt
+from pumpclient.sdk.types import Text as Text
+from pumpclient.sdk.types import Time as Time
+from pumpclient.sdk.types import Timestamp as Timestamp
+from pumpclient.sdk.types import TinyBlob as TinyBlob
+from pumpclient.sdk.types import TinyInt as TinyInt
+from pumpclient.sdk.types import TinyText as TinyText
+from pumpclient.sdk.types import VarBinary as VarBinary
+from pumpclient.sdk.types import VarChar as VarChar
+from pumpclient.sdk.types import Year as Year
+from pumpclient.writer import Limits as Limits
 
-__all__ = [
-    "BadDeclaration",
-    "BigInt",
-    "Binary",
-    "BinlogError",
-    "Bit",
-    "Blob",
-    "Bool",
-    "Busy",
-    "Char",
-    "ClientClosed",
-    "ClusterMismatch",
-    "Column",
-    "CommitTsChanged",
-    "CommitUndelivered",
-    "ConfigError",
-    "Date",
-    "DateTime",
-    "DdlLockLost",
-    "DdlUndecided",
-    "Double",
-    "DuplicateTransaction",
-    "Enum",
-    "EtcdError",
-    "Float",
-    "Index",
-    "Int",
-    "JSON",
-    "Limits",
-    "LongBlob",
-    "LongText",
-    "MediumBlob",
-    "MediumInt",
-    "MediumText",
-    "NOW",
-    "NoPump",
-    "NumericType",
-    "Outcome",
-    "PayloadTooLarge",
-    "PrewriteFailed",
-    "PumpClientError",
-    "RowRejected",
-    "SchemaConflict",
-    "SchemaDiffers",
-    "SchemaExists",
-    "SchemaNotFound",
-    "SdkError",
-    "Service",
-    "Set",
-    "SmallInt",
-    "Stage",
-    "SyncService",
-    "SyncTransaction",
-    "Table",
-    "Text",
-    "Time",
-    "Timestamp",
-    "TimestampSourceMismatch",
-    "TimestampUnavailable",
-    "TinyBlob",
-    "TinyInt",
-    "TinyText",
-    "TooManyTransactions",
-    "Transaction",
-    "TransactionEnded",
-    "TransactionReport",
-    "TransactionRolledBack",
-    "UnknownTransaction",
-    "ValueRejected",
-    "VarBinary",
-    "VarChar",
-    "Year",
-]
+# Type checkers export what is imported under its own name (PEP 484).
+__all__ = [name for name in globals() if name[0].isupper()]

@@ -24,7 +24,6 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.key import meta_hash_key
-from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
 from pumpclient.client import PumpsClient
@@ -40,29 +39,11 @@ log = get_logger(__name__)
 
 CONFIRM_TRIES = 60
 CONFIRM_PAUSE_S = 1.0
+# Schema state None (0): every drop, and multi-schema changes; that of other jobs is public (X-06).
 NO_STATE = frozenset(
     {ActionType.DROP_SCHEMA, ActionType.DROP_TABLE, ActionType.DROP_COLUMN, ActionType.DROP_INDEX}
     | {ActionType.MULTI_SCHEMA_CHANGE}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A DDL statement, planned against the schema while the DDL lock is held."""
-
-    type: ActionType
-    query: str
-    schema: str
-    schema_id: int
-    table_id: int = 0
-    table_name: str = ""
-    table: TableInfo | None = None
-    database: DBInfo | None = None
-
-    @property
-    def schema_state(self) -> SchemaState:
-        """None (0) for every drop and for multi-schema changes, otherwise public (X-06)."""
-        return SchemaState.NONE if self.type in NO_STATE else SchemaState.PUBLIC
 
 
 @dataclass(slots=True)
@@ -74,7 +55,8 @@ class Planning:
     next_id: Callable[[], Awaitable[int]]
 
 
-MakeStatement = Callable[[Planning], Awaitable[Statement]]
+# Plans a statement while the DDL lock is held: a job without id, schema version, state and times.
+MakeStatement = Callable[[Planning], Awaitable[Job]]
 
 
 @dataclass(slots=True)
@@ -117,16 +99,21 @@ class DdlRunner:
     async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Use, DdlFields, str]:
         await self.refresh()
         start_ts = await self.timestamps.get()
-        statement = await plan(Planning(self.catalog, start_ts, self.jobs.next_id))
-        job_id = await self.jobs.next_id()
-        version = await self.jobs.next_schema_version()
-        job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
+        planned = await plan(Planning(self.catalog, start_ts, self.jobs.next_id))
+        job = replace(
+            planned,
+            id=await self.jobs.next_id(),
+            schema_version=await self.jobs.next_schema_version(),
+            schema_state=SchemaState.NONE if planned.type in NO_STATE else SchemaState.PUBLIC,
+            start_ts=start_ts,
+            real_start_ts=start_ts,
+        )
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
-            raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd accepts")
-        ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
+            raise BadDeclaration(f"the job of {job.query[:60]}… is larger than etcd accepts")
+        ddl = DdlFields(job.id, job.query.encode(), int(job.schema_state))
         use = await self.lease.enter()
         try:
-            pump = await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=use.writer.id)
+            pump = await self.client.write_ddl_prewrite(start_ts, _meta_key(job), ddl, writer=use.writer.id)
         except BaseException:
             self.client.when_ended(start_ts, use.end)
             raise
@@ -195,26 +182,8 @@ class DdlRunner:
         )
 
 
-def _job(statement: Statement, *, job_id: int, version: int, start_ts: int) -> Job:
-    return Job(
-        id=job_id,
-        type=statement.type,
-        schema_state=statement.schema_state,
-        schema_id=statement.schema_id,
-        table_id=statement.table_id,
-        schema_name=statement.schema,
-        table_name=statement.table_name,
-        query=statement.query,
-        schema_version=version,
-        start_ts=start_ts,
-        real_start_ts=start_ts,
-        table_info=statement.table,
-        db_info=statement.database,
-    )
-
-
-def _meta_key(statement: Statement) -> bytes:
-    """Return TiDB's meta key of what the statement changes: the list of databases, or the tables of one database."""
-    if statement.type in (ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA):
-        return meta_hash_key(b"DBs", f"DB:{statement.schema_id}".encode())
-    return meta_hash_key(f"DB:{statement.schema_id}".encode(), f"Table:{statement.table_id}".encode())
+def _meta_key(job: Job) -> bytes:
+    """Return TiDB's meta key of what the job changes: the list of databases, or the tables of one database."""
+    if job.type in (ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA):
+        return meta_hash_key(b"DBs", f"DB:{job.schema_id}".encode())
+    return meta_hash_key(f"DB:{job.schema_id}".encode(), f"Table:{job.table_id}".encode())

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
-from binlog.tidb.job import ActionType
+from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
 from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
 from pumpclient.sdk.arguments import list_of, mapping_of, of_kind, shown
-from pumpclient.sdk.ddl import MakeStatement, Planning, Statement
+from pumpclient.sdk.ddl import MakeStatement, Planning
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
@@ -131,21 +131,21 @@ def alteration(**given: Unpack[AlterOptions]) -> Alteration:
 def create_database(schema: str, collate: str = "utf8mb4_bin") -> MakeStatement:
     check_name("database", schema)
 
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         if schema.lower() in map(str.lower, at.catalog.databases()):
             raise SchemaExists(f"database {schema} already exists")
         made = DBInfo(await at.next_id(), schema, collate.split("_", 1)[0], collate)
-        return Statement(ActionType.CREATE_SCHEMA, sql.create_database(schema, collate), schema, made.id, database=made)
+        return _on_database(ActionType.CREATE_SCHEMA, sql.create_database(schema, collate), made)
 
     return plan
 
 
 def drop_database(schema: str) -> MakeStatement:
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         info = at.catalog.database(schema).info
         gone = replace(info, state=SchemaState.NONE)
         text = f"DROP DATABASE {sql.name(info.name)};"
-        return Statement(ActionType.DROP_SCHEMA, text, info.name, info.id, database=gone)
+        return _on_database(ActionType.DROP_SCHEMA, text, gone)
 
     return plan
 
@@ -155,7 +155,7 @@ def create_table(schema: str, table: Table) -> MakeStatement:
         of_kind("table", table, Table)
     )  # an impossible default is found here, before anything is locked
 
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         database = at.catalog.must_be_free(schema, table.name).info
         info = shape.build_table(table, table_id=await at.next_id(), start_ts=at.start_ts)
         return _on_table(ActionType.CREATE_TABLE, text, database, info)
@@ -164,7 +164,7 @@ def create_table(schema: str, table: Table) -> MakeStatement:
 
 
 def drop_table(schema: str, name: str) -> MakeStatement:
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         database, info = _current(at, schema, name)
         gone = replace(info, state=SchemaState.NONE, update_timestamp=at.start_ts)
         return _on_table(ActionType.DROP_TABLE, f"DROP TABLE {sql.name(info.name)};", database, gone)
@@ -173,12 +173,12 @@ def drop_table(schema: str, name: str) -> MakeStatement:
 
 
 def truncate_table(schema: str, name: str) -> MakeStatement:
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         database, info = _current(at, schema, name)
         emptied = replace(info, id=await at.next_id(), update_timestamp=at.start_ts)
         text = f"TRUNCATE TABLE {sql.name(info.name)};"
-        statement = _on_table(ActionType.TRUNCATE_TABLE, text, database, emptied)
-        return replace(statement, table_id=info.id)  # the job names the old id, its TableInfo the new one
+        job = _on_table(ActionType.TRUNCATE_TABLE, text, database, emptied)
+        return replace(job, table_id=info.id)  # the job names the old id, its TableInfo the new one
 
     return plan
 
@@ -186,7 +186,7 @@ def truncate_table(schema: str, name: str) -> MakeStatement:
 def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> MakeStatement:
     check_name("new table", new_name)
 
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         old_database, info = _current(at, schema, name)
         database = at.catalog.must_be_free(new_schema, new_name).info
         text = sql.rename_table(info.name, new_name, old_schema=old_database.name, new_schema=database.name)
@@ -199,7 +199,7 @@ def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> Make
 def alter_table(schema: str, name: str, change: Alteration) -> MakeStatement:
     change.check(f"ALTER TABLE {schema}.{name}")
 
-    async def plan(at: Planning) -> Statement:
+    async def plan(at: Planning) -> Job:
         database, info = _current(at, schema, name)
         altered, texts = _altered(info, change)
         altered = replace(altered, update_timestamp=at.start_ts)
@@ -295,5 +295,18 @@ def _current(at: Planning, schema: str, name: str) -> tuple[DBInfo, TableInfo]:
     return at.catalog.database(schema).info, at.catalog.bound(schema, name).info
 
 
-def _on_table(action: ActionType, text: str, database: DBInfo, info: TableInfo) -> Statement:
-    return Statement(action, text, database.name, database.id, info.id, info.name, info)
+def _on_table(action: ActionType, text: str, database: DBInfo, info: TableInfo) -> Job:
+    return Job(
+        0,
+        action,
+        schema_id=database.id,
+        table_id=info.id,
+        schema_name=database.name,
+        table_name=info.name,
+        query=text,
+        table_info=info,
+    )
+
+
+def _on_database(action: ActionType, text: str, info: DBInfo) -> Job:
+    return Job(0, action, schema_id=info.id, schema_name=info.name, query=text, db_info=info)

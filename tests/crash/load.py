@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import TimestampUnavailable
 from binlog.pb import pump_ext_pb2 as pb
 from grpc import aio
@@ -31,7 +31,7 @@ MESSAGE_BYTES = 2000  # of a pull: a death comes between two messages, too
 class Load:
     """`run` until the pump is gone, then `finish` in its next life."""
 
-    def __init__(self, journal: Journal, source: BatchingSource, chance: random.Random) -> None:
+    def __init__(self, journal: Journal, source: TimestampSource, chance: random.Random) -> None:
         self.journal = journal
         self.acknowledged = 0
         self.ended_by: list[str] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 
 from tests.crash.journal import Journal, check
 from tests.crash.load import Load, Stream
@@ -74,7 +74,7 @@ class Life:
         """Whose calls end because the pump is gone, not because the machine is slow."""
         return Client(f"127.0.0.1:{self.port}", self.cluster_id, timeout_s=CALL_S)
 
-    def load(self, source: BatchingSource, chance: random.Random) -> Load:
+    def load(self, source: TimestampSource, chance: random.Random) -> Load:
         return Load(self.journal, source, chance)
 
     async def has_acknowledged(self, commits: int) -> None:

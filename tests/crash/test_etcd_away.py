@@ -12,7 +12,7 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import State
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
+from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
 
 from pump.cluster.election import LEASE_S
 from tests.crash.pumps import Life
@@ -36,7 +36,7 @@ async def test_pumps_resume_timestamps_after_etcd_outage_longer_than_lease(
     larger timestamps, in the same processes, and the pumps' records are their own."""
     cluster_id = await cluster_of(etcd)
     lives = [Life(tmp_path, etcd, name, cluster_id) for name in ("p1", "p2")]
-    source = BatchingSource(OwnTimestamps(connect_etcd([etcd.endpoint])), wait_s=OUTAGE_S + 120)
+    source = TimestampSource(OwnTimestamps(connect_etcd([etcd.endpoint])), wait_s=OUTAGE_S + 120)
     store = connect_etcd([etcd.endpoint])
     try:
         for life in lives:

@@ -13,7 +13,7 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import State
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 from grpc import aio
 
 from tests.crash.pumps import Life
@@ -36,7 +36,7 @@ def interception(tmp_path: Path) -> Iterator[Interception]:
     made.close()
 
 
-async def written_until_it_fails(life: Life, source: BatchingSource, fail: Callable[[], object]) -> None:
+async def written_until_it_fails(life: Life, source: TimestampSource, fail: Callable[[], object]) -> None:
     """Load; after a moment of it `fail` is called, and the load ends by that."""
     client = life.client()
     load = life.load(source, random.Random(1))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from binlog.cluster.pd import PDClient, ask_first
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError
 from binlog.pb import pdpb_pb2
 
@@ -71,7 +71,7 @@ async def test_timestamps_rise_over_changes_of_pd_leader(tmp_path: Path, etcd: E
         config = tmp_path / "pump.toml"
         config.write_text(f'pd-addr = "{second.addr}"\n')
         life = Life(tmp_path, etcd, "p1", CLUSTER, args=("-tso-source", "pd", "-config", str(config)))
-        source = BatchingSource(PDClient(urls.split(",")), wait_s=120)
+        source = TimestampSource(PDClient(urls.split(",")), wait_s=120)
         life.start()
         try:
             await life.serving()
@@ -142,7 +142,7 @@ async def test_writes_continue_after_kills_of_real_pd_leader(
     cluster_id = (await ask_first(clients)).cluster_id
     etcd = Etcd(real_pds[0][1], ",".join(clients), tmp_path)
     life = Life(tmp_path, etcd, "p1", cluster_id, args=("-tso-source", "pd"))
-    source = BatchingSource(PDClient(clients), wait_s=120)
+    source = TimestampSource(PDClient(clients), wait_s=120)
     life.start()
     try:
         await life.serving()

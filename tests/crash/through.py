@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 
 from tests.crash.load import Stream
 from tests.crash.pumps import Life
@@ -18,7 +18,7 @@ from tests.integration.pump.rpc import Client, until
 class Through:
     """What goes on. A writer or reader that ends has failed."""
 
-    def __init__(self, lives: Sequence[Life], source: BatchingSource) -> None:
+    def __init__(self, lives: Sequence[Life], source: TimestampSource) -> None:
         self.lives = lives
         self.source = source
         self.last_ts = 0
@@ -66,7 +66,7 @@ class Through:
 
 
 @contextlib.asynccontextmanager
-async def going(lives: Sequence[Life], source: BatchingSource) -> AsyncIterator[Through]:
+async def going(lives: Sequence[Life], source: TimestampSource) -> AsyncIterator[Through]:
     """The pumps serve. At the end everything is finished, and what drainers have read is compared."""
     through = Through(lives, source)
     clients = [life.client() for life in lives]

@@ -18,9 +18,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from binlog.cluster.identity import own_cluster_id
 from binlog.cluster.kv import Etcd
@@ -40,38 +39,21 @@ CLOCK_S = 1.0  # see ClusterClock
 _log = get_logger("timestamp")
 
 
-class TimestampSource(Protocol):
-    """A source of increasing timestamps: a call that begins after another one has returned gets a larger timestamp."""
-
-    async def get(self) -> int:
-        """Return one timestamp. Raises TimestampUnavailable if there is none in time."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class Timestamps(Protocol):
-    """The allocator used by a BatchingSource: PDClient, OwnTimestamps, or an allocator in the same process."""
-
-    async def timestamps(self, count: int) -> Sequence[int]: ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class _Caller:
     deadline: float
     answer: asyncio.Future[int]
 
 
-class BatchingSource:
-    """Joins callers that wait at the same moment into one request.
+class TimestampSource:
+    """A source of increasing timestamps: a call that begins after another one has returned gets a larger timestamp. It
+    joins callers that wait at the same moment into one request.
 
     Open until `close`. A task runs only while callers wait. A failed request is repeated for the callers that wait at
     that time, until each caller's deadline.
     """
 
-    def __init__(self, origin: Timestamps, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, origin: TsoClient, *, wait_s: float = WAIT_S) -> None:
         self._origin = origin
         self._wait_s = wait_s
         self._waiting: deque[_Caller] = deque()
@@ -82,6 +64,7 @@ class BatchingSource:
         self._outage = Outage(_log, "cannot get timestamps", "timestamps are available again", quiet_s=WORTH_A_LINE_S)
 
     async def get(self) -> int:
+        """Return one timestamp. Raises TimestampUnavailable if there is none in time."""
         if self._closed:
             raise TimestampUnavailable("the source of timestamps is closed")
         loop = asyncio.get_running_loop()
@@ -166,11 +149,11 @@ def _fail(callers: Iterable[_Caller], error: Exception) -> None:
 
 async def connect_timestamps(
     etcd: Etcd, cfg: UpstreamSection, security: Security | None = None, *, wait_s: float = WAIT_S
-) -> BatchingSource:
+) -> TimestampSource:
     """Return the cluster's timestamps: PD's or the elected pump's. Decides and raises as choose_source does."""
     if await choose_source(etcd, cfg, security) == "pd":
-        return BatchingSource(PDClient(pd_addresses(cfg), security), wait_s=wait_s)
-    return BatchingSource(OwnTimestamps(etcd, security), wait_s=wait_s)
+        return TimestampSource(PDClient(pd_addresses(cfg), security), wait_s=wait_s)
+    return TimestampSource(OwnTimestamps(etcd, security), wait_s=wait_s)
 
 
 async def current_ts(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.node import State
-from binlog.cluster.timestamp import BatchingSource
+from binlog.cluster.timestamp import TimestampSource
 from binlog.cluster.tso import compose
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.kafka import KafkaReader, KafkaWriter
@@ -129,7 +129,7 @@ def test_message_that_the_broker_refuses_is_not_passed_over_by_those_behind_it(k
     writer.close()
 
 
-async def write_some(client: Client, source: BatchingSource, count: int) -> int:
+async def write_some(client: Client, source: TimestampSource, count: int) -> int:
     """Transactions, one of them large; the commit_ts of the last."""
     commit_ts = 0
     for number in range(count):

@@ -14,7 +14,7 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import own_cluster_id
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
+from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.envelope import scan
 from binlog.errors import TimestampUnavailable
@@ -53,7 +53,7 @@ async def cluster_of(etcd: Etcd) -> int:
 class Writer:
     """Writes transactions with timestamps of the cluster until the pump dies; remembers what was acknowledged."""
 
-    def __init__(self, source: BatchingSource) -> None:
+    def __init__(self, source: TimestampSource) -> None:
         self._source = source
         self.tried: dict[int, int] = {}  # start_ts → commit_ts, sent
         self.acked_prewrites: set[int] = set()
@@ -94,8 +94,8 @@ async def served(client: Client, after_ts: int) -> list[tuple[int, int]]:
     return [(envelope.start_ts, envelope.commit_ts) for envelope in found]
 
 
-async def timestamps(etcd: Etcd) -> BatchingSource:
-    return BatchingSource(OwnTimestamps(connect_etcd([etcd.endpoint])), wait_s=120)
+async def timestamps(etcd: Etcd) -> TimestampSource:
+    return TimestampSource(OwnTimestamps(connect_etcd([etcd.endpoint])), wait_s=120)
 
 
 @pytest.mark.parametrize("point", CRASH_POINTS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
-from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
+from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.errors import ClusterMismatch, TimestampUnavailable
 
@@ -46,7 +46,7 @@ class Counter:
 
 async def test_callers_that_wait_together_share_a_request() -> None:
     origin = Counter()
-    source = BatchingSource(origin)
+    source = TimestampSource(origin)
     origin.gate.clear()
     first = asyncio.ensure_future(source.get())
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_callers_that_wait_together_share_a_request() -> None:
 async def test_unused_timestamps_are_not_kept_for_later_callers() -> None:
     """The counterexample: a client that keeps a window commits below what a pump has resolved meanwhile."""
     origin = Counter()
-    client, pump = BatchingSource(origin), BatchingSource(origin)
+    client, pump = TimestampSource(origin), TimestampSource(origin)
     gone = asyncio.ensure_future(client.get())
     await asyncio.sleep(0)
     gone.cancel()  # one was asked for and its caller has left
@@ -77,7 +77,7 @@ async def test_unused_timestamps_are_not_kept_for_later_callers() -> None:
 async def test_later_timestamp_requests_get_larger_timestamps_over_all_sources() -> None:
     """Many sources, many callers, cancellations and failures: a call that began after another ended got more."""
     origin = Counter()
-    sources = [BatchingSource(origin, wait_s=60) for _ in range(4)]
+    sources = [TimestampSource(origin, wait_s=60) for _ in range(4)]
     chance = random.Random(11)
     ended_max = 0
     seen: list[int] = []
@@ -108,11 +108,11 @@ async def test_later_timestamp_requests_get_larger_timestamps_over_all_sources()
 
 async def test_a_failed_request_is_repeated_until_the_deadline() -> None:
     origin = Counter()
-    source = BatchingSource(origin, wait_s=5)
+    source = TimestampSource(origin, wait_s=5)
     origin.failures = [TimestampUnavailable("no leader"), TimestampUnavailable("no leader")]
     assert await source.get() == 1
     assert origin.requests == [1, 1, 1]
-    impatient = BatchingSource(origin, wait_s=0.12)
+    impatient = TimestampSource(origin, wait_s=0.12)
     origin.failures = [TimestampUnavailable("nobody is elected")] * 50
     with pytest.raises(TimestampUnavailable, match=r"no timestamp within 0.12 s: nobody is elected"):
         await impatient.get()
@@ -123,7 +123,7 @@ async def test_a_failed_request_is_repeated_until_the_deadline() -> None:
 async def test_timestamp_request_without_answer_fails_at_deadline() -> None:
     origin = Counter()
     origin.gate.clear()
-    source = BatchingSource(origin, wait_s=0.05)
+    source = TimestampSource(origin, wait_s=0.05)
     with pytest.raises(TimestampUnavailable, match=r"no timestamp within 0.05 s: no answer"):
         await source.get()
     await source.close()
@@ -131,7 +131,7 @@ async def test_timestamp_request_without_answer_fails_at_deadline() -> None:
 
 async def test_permanent_timestamp_error_is_not_repeated() -> None:
     origin = Counter()
-    source = BatchingSource(origin)
+    source = TimestampSource(origin)
     origin.failures = [ClusterMismatch(1, 2)]
     with pytest.raises(ClusterMismatch):
         await source.get()
@@ -145,7 +145,7 @@ async def test_permanent_timestamp_error_is_not_repeated() -> None:
 async def test_closed_timestamp_source_fails_its_waiting_callers() -> None:
     origin = Counter()
     origin.gate.clear()
-    source = BatchingSource(origin)
+    source = TimestampSource(origin)
     waiting = [asyncio.ensure_future(source.get()) for _ in range(3)]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_own_timestamps_follow_the_elected_pump(closing: AsyncExitStack) -
     """Nobody elected, then one, then another after a failover: callers wait, and what they get rises."""
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
-    source = BatchingSource(OwnTimestamps(etcd), wait_s=10)
+    source = TimestampSource(OwnTimestamps(etcd), wait_s=10)
     waiting = asyncio.ensure_future(source.get())
     one = await StubPD.start(cluster_id=42)
     closing.push_async_callback(one.close)
@@ -188,7 +188,7 @@ async def test_own_timestamps_below_previous_ones_are_refused_after_failover(clo
     closing.push_async_callback(two.close)
     await etcd.put(LEADER_KEY, one.addr.encode())
     one.set(one.allocate(1)[0] + (3_600_000 << 18))  # its clock was an hour ahead
-    source = BatchingSource(OwnTimestamps(etcd), wait_s=0.3)
+    source = TimestampSource(OwnTimestamps(etcd), wait_s=0.3)
     await source.get()
     await etcd.put(LEADER_KEY, two.addr.encode())
     await one.close()

@@ -15,6 +15,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from binlog.rpc.method import MemoryBudget
+
 from pump.errors import Overloaded
 from pump.store.gauges import OVERLOADED
 
@@ -22,7 +24,7 @@ SMALL_BYTES_MAX = 64 << 10
 BYTES_MAX = 2 << 30
 
 
-class InFlight:
+class InFlight(MemoryBudget):
     """Byte counter of the event loop. Small requests, commits among them, may exceed `bytes_max` by an eighth, so that
     they are not refused while large ones fill it; pulls may use half of it. A single request is never refused."""
 

@@ -10,11 +10,12 @@ from binlog.rpc.messages import Buffer
 from binlog.rpc.status import RpcError, Status
 
 
-class MemoryBudget(Protocol):
-    """Limits the bytes of requests that are held at the same time, over all calls."""
+class MemoryBudget:
+    """Limits the bytes of requests that are held at the same time, over all calls. This one has no limit."""
 
     def fits(self, size: int) -> bool:
         """Return whether `take` would succeed."""
+        return True
 
     def take(self, size: int) -> None:
         """Count bytes until `give`. If the budget does not allow them, raise an error that a handler may raise."""
@@ -27,34 +28,14 @@ class MemoryBudget(Protocol):
 
         Return False if they must not be read either: wait until memory is released.
         """
+        return True
 
     def wait(self, retry: Callable[[], None]) -> None:
         """Call `retry` once, in a later turn of the loop, after memory was released."""
-
-    def forgive(self, size: int) -> None:
-        """Note that tolerated bytes are no longer held."""
-
-
-class Unlimited:
-    """A MemoryBudget without a limit."""
-
-    def fits(self, size: int) -> bool:
-        return True
-
-    def take(self, size: int) -> None:
-        """Do nothing: the budget is unlimited."""
-
-    def give(self, size: int) -> None:
-        """Do nothing: nothing is counted."""
-
-    def tolerate(self, size: int) -> bool:
-        return True
-
-    def wait(self, retry: Callable[[], None]) -> None:
         raise NotImplementedError("an unlimited budget makes no call wait")
 
     def forgive(self, size: int) -> None:
-        """Do nothing: nothing is counted."""
+        """Note that tolerated bytes are no longer held."""
 
 
 @dataclass(slots=True, eq=False)

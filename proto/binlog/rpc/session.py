@@ -18,7 +18,7 @@ from binlog.rpc.batched import BatchedCalls
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
 from binlog.rpc.messages import PREFIX, framed
-from binlog.rpc.method import MemoryBudget, Method, Unlimited
+from binlog.rpc.method import MemoryBudget, Method
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
@@ -46,7 +46,7 @@ class Settings:
     """The settings that all connections of a server share."""
 
     methods: Mapping[bytes, Method]
-    budget: MemoryBudget = field(default_factory=Unlimited)
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     timing: Timing = field(default_factory=Timing)
     refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None  # why a peer may make no calls

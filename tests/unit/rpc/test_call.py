@@ -13,7 +13,7 @@ import pytest
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import STALL_SHARE, Call, SingleCall
 from binlog.rpc.messages import PREFIX, Buffer
-from binlog.rpc.method import Method, Unlimited
+from binlog.rpc.method import MemoryBudget, Method
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 class Link:
     """A connection that takes everything."""
 
-    budget = Unlimited()
+    budget = MemoryBudget()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_arguments, **_named: 0

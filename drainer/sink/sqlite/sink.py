@@ -33,31 +33,18 @@ from drainer.sink.sqlite.snapshot import FileSnapshot
 
 # The position of a SQLite file, in the same tables as in a server (drainer/sink/position.py), in the file itself.
 
-POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
-JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
-LOADS: Final = quote(table_name("tidb_binlog", "drainer_load"))
-CHECKS: Final = quote(table_name("tidb_binlog", "drainer_check"))
-_NAMES: Final = {
-    "drainer_position": POSITION,
-    "drainer_ddl": JOBS,
-    "drainer_load": LOADS,
-    "drainer_check": CHECKS,
+_TABLES: Final = {
+    "drainer_position": "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, "
+    "node_id TEXT NOT NULL, intent TEXT, PRIMARY KEY (cluster_id, changefeed)",
+    "drainer_ddl": "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, "
+    "schema_version INTEGER NOT NULL, statement INTEGER NOT NULL, plan TEXT NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, job_id)",
+    "drainer_load": "table_id INTEGER NOT NULL, part INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, table_id, part)",
+    "drainer_check": "table_id INTEGER NOT NULL, table_name TEXT NOT NULL, verified_ts INTEGER NOT NULL, "
+    "checked_ts INTEGER NOT NULL, differences INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, table_id)",
 }
-
-_TABLES: Final = (
-    f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
-    "intent TEXT, PRIMARY KEY (cluster_id, changefeed))",
-    f"CREATE TABLE IF NOT EXISTS {JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, "
-    "statement INTEGER NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
-    f"CREATE TABLE IF NOT EXISTS {LOADS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "table_id INTEGER NOT NULL, part INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed, table_id, part))",
-    f"CREATE TABLE IF NOT EXISTS {CHECKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "table_id INTEGER NOT NULL, table_name TEXT NOT NULL, verified_ts INTEGER NOT NULL, checked_ts INTEGER NOT NULL, "
-    "differences INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, table_id))",
-)
+_NAMES: Final = {name: quote(table_name("tidb_binlog", name)) for name in _TABLES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +77,9 @@ def position_store(connection: sqlite3.Connection, identity: Identity) -> SqlPos
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    for text in _TABLES:
-        connection.execute(text)
+    for name, columns in _TABLES.items():
+        key = "cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL"
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {_NAMES[name]} ({key}, {columns})")
 
 
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -55,66 +55,57 @@ class Upstream:
     services: Callable[[], Awaitable[bool]]
 
 
+@dataclass(slots=True)
 class Orphans:
     """`run` checks every INTERVAL_S seconds until cancelled; `poll` checks once."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: Registry,
-        security: Security | None,
-        *,
-        node_id: str,
-        cluster_id: int,
-        age_s: float,
-        upstream: Upstream | None = None,
-        trace_wait_s: float = TRACE_WAIT_S,
-    ) -> None:
-        self._store = store
-        self._upstream = upstream
-        self._trace_wait_s = trace_wait_s
-        self._registry = registry
-        self._security = security
-        self._node_id = node_id
-        self._cluster_id = cluster_id
-        self._age_s = age_s
-        self._logged_s = float("-inf")
-        self._tikv_outage = Outage(
+    store: Store
+    registry: Registry
+    security: Security | None
+    node_id: str
+    cluster_id: int
+    age_s: float
+    upstream: Upstream | None = None
+    trace_wait_s: float = TRACE_WAIT_S
+    _logged_s: float = float("-inf")
+    _tikv_outage: Outage = field(
+        default_factory=lambda: Outage(
             _log,
             "cannot get the outcome of old prewrites from TiKV",
             "TiKV reports the outcome of old prewrites again",
             every_s=SAY_INTERVAL_S,
         )
+    )
 
     async def run(self) -> None:
         outage = Outage(
             _log, "cannot query the outcome of old prewrites", "the outcome of old prewrites is queried again"
         )
         while True:
-            await asyncio.sleep(min(INTERVAL_S, self._age_s))
+            await asyncio.sleep(min(INTERVAL_S, self.age_s))
             with outage.catching(BinlogError):
                 await self.poll()
 
     async def poll(self) -> int:
         """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""
-        old = self._store.pending.older_than(time.monotonic() - self._age_s)[:ASKED_MAX]
+        old = self.store.pending.older_than(time.monotonic() - self.age_s)[:ASKED_MAX]
         if not old:
             return 0
         others = [
             record.status
-            for record in (await self._registry.list("pumps")).nodes
-            if record.status.node_id != self._node_id and record.status.state is not State.OFFLINE
+            for record in (await self.registry.list("pumps")).nodes
+            if record.status.node_id != self.node_id and record.status.state is not State.OFFLINE
         ]
         asked = [entry.start_ts for entry in old]
         answers = await asyncio.gather(*(self._ask(status, asked) for status in others))
         for status, commits in zip(others, answers, strict=True):
             for entry, commit_ts in zip(old, commits, strict=False):
-                if commit_ts and entry.start_ts in self._store.pending:
+                if commit_ts and entry.start_ts in self.store.pending:
                     await self._settle(entry, commit_ts, status)
-        if self._upstream is not None:
+        if self.upstream is not None:
             with self._tikv_outage.catching(BinlogError):
-                await self._ask_upstream(self._upstream, old)
-        remaining = [entry for entry in old if entry.start_ts in self._store.pending]
+                await self._ask_upstream(self.upstream, old)
+        remaining = [entry for entry in old if entry.start_ts in self.store.pending]
         self._log_remaining(remaining)
         return len(remaining)
 
@@ -122,8 +113,8 @@ class Orphans:
         """Query another pump for the commit_ts of each of `start_ts`: 0 if that pump has no commit. Return an empty
         sequence if the pump does not answer."""
         try:
-            async with open_channel(status.host, self._security) as channel:
-                request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
+            async with open_channel(status.host, self.security) as channel:
+                request = pb.OutcomeReq(cluster_id=self.cluster_id, start_ts=start_ts)
                 stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
                 return list((await stub.Outcome(request, timeout=ASK_TIMEOUT_S)).commit_ts)
         except aio.AioRpcError as error:
@@ -137,7 +128,7 @@ class Orphans:
             commit_ts=commit_ts,
             pump=status.node_id,
         )
-        await self._store.writes.settle(entry.start_ts, 0)
+        await self.store.writes.settle(entry.start_ts, 0)
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
         """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
@@ -148,7 +139,7 @@ class Orphans:
             if entry.prewrite_key
             and not entry.writer  # a service's transaction, unknown to TiKV: pump.tasks.expired_writers settles it
             and not entry.safepoint_ts
-            and entry.start_ts in self._store.pending
+            and entry.start_ts in self.store.pending
         ]
         if not open_ones:
             return
@@ -159,14 +150,14 @@ class Orphans:
     async def _ask_tikv(self, tikv: TiKV, entry: Pending, *, now_ts: int, services: bool) -> None:
         TIKV_ASKED.inc()
         age_s = time.monotonic() - entry.since_s
-        give_up = age_s > self._trace_wait_s and not services
+        give_up = age_s > self.trace_wait_s and not services
         try:
             commit_ts = await tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
         except BelowSafepoint as error:
             entry.safepoint_ts = error.safepoint_ts
             self._logged_s = float("-inf")
             return
-        if commit_ts is not None and entry.start_ts in self._store.pending:
+        if commit_ts is not None and entry.start_ts in self.store.pending:
             _log.info(
                 "outcome of a pending prewrite read from TiKV",
                 start_ts=entry.start_ts,
@@ -175,7 +166,7 @@ class Orphans:
                 ddl_job_id=entry.ddl_job_id,
                 age_s=int(age_s),
             )
-            await self._store.writes.settle(entry.start_ts, commit_ts)
+            await self.store.writes.settle(entry.start_ts, commit_ts)
 
     def _log_remaining(self, remaining: Sequence[Pending]) -> None:
         now_s = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from binlog.http2 import frames
 from binlog.http2.events import Data, Event, Request
 from binlog.http2.frames import STREAM_MAX, Code, ProtocolError, StreamError
@@ -13,6 +15,7 @@ from binlog.http2.stream import Stream
 from binlog.http2.streams import Streams
 
 
+@dataclass(slots=True, eq=False)
 class RequestFrames:
     """Each handler gets the flags, the stream and the place of the payload.
 
@@ -20,26 +23,16 @@ class RequestFrames:
     or stream may follow.
     """
 
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        decoder: HeaderDecoder,
-        streams: Streams,
-        window: ReceiveWindow,
-        outgoing: Outgoing,
-        budget: Budget,
-        events: list[Event],
-    ) -> None:
-        self._limits = limits
-        self._decoder = decoder
-        self._streams = streams
-        self._window = window
-        self._outgoing = outgoing
-        self._budget = budget
-        self._events = events
-        self.block_of: tuple[int, int] | None = None
-        self._block = bytearray()
-        self._block_frames = 0
+    _limits: ConnectionLimits
+    _decoder: HeaderDecoder
+    _streams: Streams
+    _window: ReceiveWindow
+    _outgoing: Outgoing
+    _budget: Budget
+    _events: list[Event]
+    block_of: tuple[int, int] | None = None
+    _block: bytearray = field(default_factory=bytearray)
+    _block_frames: int = 0
 
     def clear(self) -> None:
         """Forget a header block that is not complete."""

@@ -58,24 +58,24 @@ class PumpsClient:
         """
         check_labels(strategy, labels, only=labels_only)
         self.cluster_id = cluster_id
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._labels = dict(labels)
         self._pool = Pool(
-            pause_first_s=self._limits.detect_first_s,
-            pause_max_s=self._limits.detect_s,
+            pause_first_s=self.limits.detect_first_s,
+            pause_max_s=self.limits.detect_s,
             only=self._labels if labels_only else NO_LABELS,
         )
         self._writer = Writer(
             cluster_id=cluster_id,
             pool=self._pool,
             selector=self._selector(strategy),
-            limits=self._limits,
+            limits=self.limits,
             security=security,
             labels=self._labels,
             on_undelivered=on_undelivered,
             on_expired=on_expired,
         )
-        self._watch = Watch(registry, self._pool, self._writer, self._limits)
+        self._watch = Watch(registry, self._writer)
         self._tasks: list[asyncio.Task[None]] = []
         self._etcd: Etcd | None = None
         self._closed = False
@@ -169,10 +169,6 @@ class PumpsClient:
         self._writer.when_ended(start_ts, call)
 
     # --- looking --------------------------------------------------------------------------------------------
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
 
     @property
     def open_transactions(self) -> int:

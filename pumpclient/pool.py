@@ -74,25 +74,17 @@ class Member:
         return now_s - self.seen_s > max(STALE_S, 3 * self.interval_s)
 
 
+@dataclass(eq=False)
 class Pool:
     """All registered pumps by id. Methods list them in the order of ids, so that `hash` chooses alike in all
-    processes.
+    processes. `only`: labels that a pump must have to be chosen. Pumps without all of them are known, but never chosen.
     """
 
-    def __init__(
-        self,
-        *,
-        pause_first_s: float = PAUSE_FIRST_S,
-        pause_max_s: float = PAUSE_MAX_S,
-        clock: Callable[[], float] = time.monotonic,
-        only: Mapping[str, str] = NO_LABELS,
-    ) -> None:
-        """`only`: labels that a pump must have to be chosen. Pumps without all of them are known, but never chosen."""
-        self._pause_first_s = pause_first_s
-        self._pause_max_s = pause_max_s
-        self._clock = clock
-        self._only = only
-        self._members: dict[str, Member] = {}
+    pause_first_s: float = PAUSE_FIRST_S
+    pause_max_s: float = PAUSE_MAX_S
+    clock: Callable[[], float] = time.monotonic
+    only: Mapping[str, str] = field(default_factory=dict)
+    _members: dict[str, Member] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -107,7 +99,7 @@ class Pool:
         A change of state or address resets the error count. A change of state alone keeps the connection, so that
         answers on their way are not lost.
         """
-        known, now_s = self._members.get(status.node_id), self._clock()
+        known, now_s = self._members.get(status.node_id), self.clock()
         if known is None:
             known = self._members[status.node_id] = Member(status.node_id, status.host, status.state, seen_s=now_s)
             known.take(status, now_s)
@@ -136,15 +128,15 @@ class Pool:
         return tuple(sorted(m.node_id for m in self._chosen() if m.online))
 
     def _chosen(self) -> Iterable[Member]:
-        if not self._only:
+        if not self.only:
             return self._members.values()
-        return [m for m in self._members.values() if m.has(self._only)]
+        return [m for m in self._members.values() if m.has(self.only)]
 
     def told(self) -> str:
         """Describe for an error message how many pumps are registered, and how many of them have the labels."""
         text = f"{len(self)} registered"
-        if self._only:
-            labels = ",".join(f"{name}={value}" for name, value in self._only.items())
+        if self.only:
+            labels = ",".join(f"{name}={value}" for name, value in self.only.items())
             text += f", {len(list(self._chosen()))} of them with {labels}"
         return text
 
@@ -155,7 +147,7 @@ class Pool:
         A pump that reports no score gets the mean. A pump whose record is stale, while records of others are fresh,
         gets the worst score. If no pump has a fresh score, all get the same weight.
         """
-        now_s = self._clock()
+        now_s = self.clock()
         members = [self._members.get(pump) for pump in pumps]
         fresh = [m.score for m in members if m is not None and m.score > 0 and not m.stale(now_s)]
         if not fresh:
@@ -171,7 +163,7 @@ class Pool:
     def due(self) -> tuple[str, ...]:
         """Return the suspended pumps that are to be probed now (C-05); all suspended pumps if no pump is available."""
         waits = any(m.available for m in self._chosen())
-        now_s = self._clock()
+        now_s = self.clock()
         return tuple(
             sorted(
                 m.node_id for m in self._chosen() if m.online and m.suspended and (m.probe_at_s <= now_s or not waits)
@@ -181,7 +173,7 @@ class Pool:
     def next_probe_s(self) -> float:
         """Return the seconds until a suspended pump is due; infinity if none is suspended."""
         due = [m.probe_at_s for m in self._chosen() if m.online and m.suspended]
-        return max(0.0, min(due) - self._clock()) if due else float("inf")
+        return max(0.0, min(due) - self.clock()) if due else float("inf")
 
     def succeeded(self, node_id: str, *, probe: bool = False) -> bool:
         """Note that a write or a probe was acknowledged. Return True if this made the pump available again."""
@@ -192,7 +184,7 @@ class Pool:
         if not member.suspended or (member.slow and not probe and self._others(member)):
             return False
         member.suspended = member.slow = False
-        member.revived_s = self._clock()
+        member.revived_s = self.clock()
         return True
 
     def failed(self, node_id: str, cause: object = None) -> bool:
@@ -230,11 +222,11 @@ class Pool:
         if member.suspended:
             return False
         member.suspended = True
-        if self._clock() - member.revived_s > STEADY_S:
+        if self.clock() - member.revived_s > STEADY_S:
             member.pause_s = 0.0
         self._pause(member)
         return True
 
     def _pause(self, member: Member) -> None:
-        member.pause_s = min(max(self._pause_first_s, member.pause_s * 2), self._pause_max_s)
-        member.probe_at_s = self._clock() + member.pause_s
+        member.pause_s = min(max(self.pause_first_s, member.pause_s * 2), self.pause_max_s)
+        member.probe_at_s = self.clock() + member.pause_s

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from pumpclient.answer import Answer, Outcome
 from pumpclient.errors import NoPump, PayloadTooLarge, PrewriteFailed
-from pumpclient.pool import Pool
 
 if TYPE_CHECKING:
     from pumpclient.writer import Writer
@@ -25,15 +24,11 @@ RECHECK_S = 0.5  # how often to look for newly available pumps after all availab
 class Prewriting:
     """The prewrite of one transaction. Call `run` once."""
 
-    def __init__(
-        self, start_ts: int, payload: bytes, tries: Writer, pool: Pool, *, timeout_s: float, retry_s: float
-    ) -> None:
+    def __init__(self, start_ts: int, payload: bytes, writer: Writer) -> None:
         self._start_ts = start_ts
         self._payload = payload
-        self._tries = tries
-        self._pool = pool
-        self._timeout_s = timeout_s
-        self._retry_s = retry_s
+        self._writer = writer
+        self._pool = writer.pool
         self._begun_s = time.monotonic()
         self._open: dict[asyncio.Task[Answer], str] = {}
         self._waiter: asyncio.Future[None] | None = None
@@ -63,10 +58,10 @@ class Prewriting:
             if self._open:
                 continue
             available = self._pool.available()
-            if time.monotonic() > self._begun_s + self._timeout_s and self._count > len(available):
+            if time.monotonic() > self._begun_s + self._writer.limits.write_timeout_s and self._count > len(available):
                 return None
             if available and self._tried.issuperset(available):  # every pump has failed once: pause before retrying
-                await asyncio.sleep(self._retry_s)
+                await asyncio.sleep(self._writer.limits.prewrite_retry_s)
 
     def _choose(self) -> str | None:
         """Return the next pump to try, or None. While another try is open, only pumps that were not tried yet are
@@ -74,7 +69,7 @@ class Prewriting:
         """
         available = self._pool.available()
         for more in range(len(available)):
-            pump = self._tries.selector.select(
+            pump = self._writer.selector.select(
                 available, start_ts=self._start_ts, tries=self._count + more, tried=self._tried
             )
             if pump is None or not self._open or pump not in self._tried:
@@ -84,7 +79,7 @@ class Prewriting:
     def _start(self, pump: str) -> None:
         self._count += 1
         self._tried.add(pump)
-        task = asyncio.create_task(self._tries.attempt(pump, self._payload))
+        task = asyncio.create_task(self._writer.attempt(pump, self._payload))
         task.add_done_callback(self._wake)
         self._open[task] = pump
 
@@ -92,18 +87,18 @@ class Prewriting:
         """Wait until a try has ended, or `newest` has not answered within its patience. Return the pump that
         acknowledged, or None. If two pumps acknowledged, the second try stays in `_open`.
         """
-        wait_s = self._tries.patience_s(newest, len(self._payload)) if newest is not None else RECHECK_S
+        wait_s = self._writer.patience_s(newest, len(self._payload)) if newest is not None else RECHECK_S
         while True:
             due_s = time.monotonic() + wait_s
             done = await self._ended(wait_s)
             if done or time.monotonic() < due_s + STALL_S:
                 break
         if not done and newest is not None:
-            self._tries.found_slow(newest)
+            self._writer.found_slow(newest)
         for task in sorted(done, key=lambda task: not task.result().acked) if len(done) > 1 else done:
             pump, answer = self._open.pop(task), task.result()
             if answer.acked:
-                self._tries.tracker.acked(self._start_ts, pump)
+                self._writer.tracker.acked(self._start_ts, pump)
                 return pump
             self._refused(pump, answer)
         return None
@@ -130,9 +125,9 @@ class Prewriting:
         if answer.outcome is Outcome.TOO_LARGE:
             raise PayloadTooLarge(self._start_ts, payload_bytes=len(self._payload), detail=answer.detail)
         self._last = f"{pump}: {answer.detail}"
-        self._tries.found_failing(pump, self._start_ts, answer)
+        self._writer.found_failing(pump, self._start_ts, answer)
         if answer.outcome is Outcome.UNKNOWN:
-            self._tries.tracker.unknown(self._start_ts, pump)
+            self._writer.tracker.unknown(self._start_ts, pump)
 
     async def _anywhere(self) -> str:
         """Try each pump that the registry calls online, as the last resort (C-13), on connections younger than the
@@ -144,9 +139,9 @@ class Prewriting:
         online = self._pool.online()
         if not online and not self._count:
             raise NoPump(f"prewrite {self._start_ts}: no available pump to write binlog ({self._pool.told()})")
-        self._tries.falls_back()
+        self._writer.falls_back()
         for pump in online:
-            self._tries.renew(pump, self._begun_s)
+            self._writer.renew(pump, self._begun_s)
             self._start(pump)
             if (acked := await self._answered(pump)) is not None:
                 return acked
@@ -158,7 +153,7 @@ class Prewriting:
     def _abandon(self) -> None:
         """Stop waiting for open tries. Each may have stored a copy, or may still store one."""
         for task, pump in self._open.items():
-            self._tries.tracker.unknown(self._start_ts, pump)
+            self._writer.tracker.unknown(self._start_ts, pump)
             if not task.cancel() and not task.cancelled():
                 task.exception()  # retrieve it, so that asyncio does not log it
         self._open.clear()

@@ -15,8 +15,7 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pumpclient.pool import Pool
-from pumpclient.writer import Limits, Writer
+from pumpclient.writer import Writer
 
 log = get_logger(__name__)
 
@@ -26,11 +25,10 @@ RELIST_S = 1.0
 class Watch:
     """Call `list_once` first. `follow` and `detect` then run until they are cancelled."""
 
-    def __init__(self, registry: Registry, pool: Pool, writer: Writer, limits: Limits) -> None:
+    def __init__(self, registry: Registry, writer: Writer) -> None:
         self._registry = registry
-        self._pool = pool
         self._writer = writer
-        self._limits = limits
+        self._pool, self._limits = writer.pool, writer.limits
         self._revision = 0
 
     async def list_once(self) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlog.cluster.node import State
@@ -23,7 +23,7 @@ from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
 from pumpclient.errors import CommitUndelivered, TransactionRolledBack
 from pumpclient.payload import NO_DDL, DdlFields, commit_payload, rollback_payload
-from pumpclient.pool import NO_LABELS, Pool
+from pumpclient.pool import Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import Selector
 from pumpclient.tracker import OpenTransaction, Tracker
@@ -74,42 +74,36 @@ class Ended(Protocol):
     def __call__(self, *, decided: bool) -> None: ...
 
 
+@dataclass(eq=False)
 class Writer:
     """Sends each prewrite to a selected pump, and its commit or rollback to the pump that acknowledged it. One event
     loop, no threads.
     """
 
-    def __init__(
-        self,
-        *,
-        cluster_id: int,
-        pool: Pool,
-        selector: Selector,
-        limits: Limits,
-        security: Security | None = None,
-        labels: Mapping[str, str] = NO_LABELS,
-        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
-        on_expired: Callable[[OpenTransaction], None] | None = None,
-    ) -> None:
-        self._cluster_id = cluster_id
-        self._pool = pool
-        self.selector = selector
-        self._limits = limits
-        self._security = security
-        self._labels = labels
-        self._outside = Outage(
+    cluster_id: int
+    pool: Pool
+    selector: Selector
+    limits: Limits
+    security: Security | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    on_undelivered: Callable[[CommitUndelivered], None] | None = None
+    on_expired: Callable[[OpenTransaction], None] | None = None
+    tracker: Tracker = field(default_factory=Tracker)
+    cleaner: Cleaner = field(init=False)
+    suspended: asyncio.Event = field(default_factory=asyncio.Event)  # set when a pump is suspended or none is available
+    _outside: Outage = field(
+        default_factory=lambda: Outage(
             log,
             "no pump with this writer's labels accepted a prewrite",
             "pumps with this writer's labels accept prewrites",
         )
-        self._on_undelivered = on_undelivered
-        self._on_expired = on_expired
-        self.tracker = Tracker()
+    )
+    _connections: dict[str, Connection] = field(default_factory=dict)
+    _outages: dict[str, Outage] = field(default_factory=dict)
+    _endings: dict[asyncio.Task[None], int] = field(default_factory=dict)  # deliveries under way, with their start_ts
+
+    def __post_init__(self) -> None:
         self.cleaner = Cleaner(self.attempt, self._may_hold)
-        self.suspended = asyncio.Event()  # set when a pump is suspended, or none is available
-        self._connections: dict[str, Connection] = {}
-        self._outages: dict[str, Outage] = {}
-        self._endings: dict[asyncio.Task[None], int] = {}  # deliveries under way, with their start_ts
 
     # --- prewrite -------------------------------------------------------------------------------------------
 
@@ -122,23 +116,16 @@ class Writer:
         self.report_expired()
         self.tracker.begin(start_ts, prewrite_key, now_s=time.monotonic())
         try:
-            pump = await Prewriting(
-                start_ts,
-                payload,
-                self,
-                self._pool,
-                timeout_s=self._limits.write_timeout_s,
-                retry_s=self._limits.prewrite_retry_s,
-            ).run()
+            pump = await Prewriting(start_ts, payload, self).run()
         except BaseException:  # also when the caller was cancelled: pumps may hold copies
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
         if self.selector.name == "label":
-            if self._pool.labelled(pump, self._labels):
+            if self.pool.labelled(pump, self.labels):
                 self._outside.over()
             else:
                 metrics.OUTSIDE.inc()
-                self._outside.failed(labels=dict(self._labels), pump=pump)
+                self._outside.failed(labels=dict(self.labels), pump=pump)
         return pump
 
     # --- commit and rollback --------------------------------------------------------------------------------
@@ -195,8 +182,8 @@ class Writer:
             self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last="the client was closed"))
 
     async def _deliver_within_budget(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
-        end_s = time.monotonic() + self._limits.commit_budget_s
-        pause_s = self._limits.commit_retry_first_s
+        end_s = time.monotonic() + self.limits.commit_budget_s
+        pause_s = self.limits.commit_retry_first_s
         tries = 0
         while True:
             answer = await self.attempt(pump, payload)
@@ -212,7 +199,7 @@ class Writer:
                 break  # a conflict is permanent: the transaction was settled in another way
             self.found_failing(pump, start_ts, answer)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, self._limits.commit_retry_s)
+            pause_s = min(pause_s * 2, self.limits.commit_retry_s)
         self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=tries, last=answer.detail))
 
     def _undelivered(self, error: CommitUndelivered) -> None:
@@ -225,8 +212,8 @@ class Writer:
             pump=error.pump,
             last=error.last,
         )
-        if self._on_undelivered is not None:
-            self._on_undelivered(error)
+        if self.on_undelivered is not None:
+            self.on_undelivered(error)
         raise error
 
     # --- pumps ----------------------------------------------------------------------------------------------
@@ -245,13 +232,13 @@ class Writer:
                 self._outages.pop(pump).over(pump=pump)
             metrics.WRITTEN.inc()
             metrics.WRITTEN_BYTES.inc(len(payload))
-            if self._pool.succeeded(pump):
+            if self.pool.succeeded(pump):
                 log.info("pump is available again", pump=pump)
             return answer
         metrics.RPC_SECONDS.labels(answer.outcome.value).observe(took_s)
         if not answer.final:
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
-            if self._pool.failed(pump, answer):
+            if self.pool.failed(pump, answer):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
                 self.suspended.set()
         return answer
@@ -264,11 +251,11 @@ class Writer:
         """
         connection = self._connections.get(pump)
         ahead = (connection.open_bytes, connection.open_count) if connection is not None else (0, 0)
-        return self._limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
+        return self.limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
 
     def found_slow(self, pump: str) -> None:
         """Note that the pump did not answer a prewrite within `patience_s`."""
-        if self._pool.found_slow(pump):
+        if self.pool.found_slow(pump):
             metrics.SLOW.inc()
             log.warning("pump is unavailable: it is slow, or does not answer", pump=pump)
             self.suspended.set()
@@ -292,10 +279,10 @@ class Writer:
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
-        answer = await connection.probe(timeout_s=min(self._limits.probe_timeout_s, self._limits.write_timeout_s))
+        answer = await connection.probe(timeout_s=min(self.limits.probe_timeout_s, self.limits.write_timeout_s))
         if not answer.acked:
-            self._pool.probe_failed(pump)
-        elif self._pool.succeeded(pump, probe=True):
+            self.pool.probe_failed(pump)
+        elif self.pool.succeeded(pump, probe=True):
             log.info("pump is available again", pump=pump)
         return answer
 
@@ -308,32 +295,32 @@ class Writer:
     def _connection(self, pump: str) -> Connection | None:
         connection = self._connections.get(pump)
         if connection is None:
-            member = self._pool.get(pump)
+            member = self.pool.get(pump)
             if member is None:
                 return None
             connection = self._connections[pump] = Connection(
                 member.host,
-                cluster_id=self._cluster_id,
-                timeout_s=self._limits.write_timeout_s,
-                security=self._security,
+                cluster_id=self.cluster_id,
+                timeout_s=self.limits.write_timeout_s,
+                security=self.security,
             )
         return connection
 
     def _may_hold(self, pump: str) -> bool:
-        member = self._pool.get(pump)
+        member = self.pool.get(pump)
         return member is not None and member.state is not State.OFFLINE
 
     def report_expired(self) -> None:
         """Report transactions that are open for too long (C-09)."""
-        for transaction in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
+        for transaction in self.tracker.expired(now_s=time.monotonic(), ttl_s=self.limits.open_ttl_s):
             metrics.EXPIRED.inc()
             log.error(
                 "a transaction has been open for too long without commit or rollback",
                 start_ts=transaction.start_ts,
                 pump=transaction.pump,
             )
-            if self._on_expired is not None:
-                self._on_expired(transaction)
+            if self.on_expired is not None:
+                self.on_expired(transaction)
 
     async def close(self, *, drain_s: float) -> None:
         """Wait up to `drain_s` for commits, rollbacks and clean-ups under way, then stop them. Unfinished ones are

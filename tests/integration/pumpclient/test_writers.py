@@ -256,9 +256,9 @@ async def test_undelivered_transaction_of_living_service_is_ended_by_pumps(
         await service.create_database("shop")
         table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
         before = await living_writers(service._etcd)
-        service.client._writer._limits = Limits(write_timeout_s=10, commit_budget_s=1, detect_s=0.5)
+        service.client._writer.limits = Limits(write_timeout_s=10, commit_budget_s=1, detect_s=0.5)
         pump, left = await undelivered(cluster, service, table, cut)
-        service.client._writer._limits = patient
+        service.client._writer.limits = patient
         if cut is signal.SIGKILL:
             await asyncio.to_thread(pump.server.kill)
             await asyncio.to_thread(pump.start)

@@ -123,7 +123,7 @@ async def test_labels_only_fails_if_no_matching_pump_is_available(field: Field) 
         await field.announce(pump)
     client = await field.client("label", limits=PATIENT, labels={"zone": "a"}, labels_only=True)
     assert await client.write_prewrite(100, KEY, VALUE) == "near"
-    client._writer._limits = replace(FAST, write_timeout_s=0.05)
+    client._writer.limits = replace(FAST, write_timeout_s=0.05)
     near.faults.extend([Fault.REFUSE] * 1000)
     with pytest.raises(PrewriteFailed, match="the last error: near"):
         await client.write_prewrite(102, KEY, VALUE)

@@ -22,6 +22,7 @@ from pumpclient.pool import Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import RangeSelector, Selector
 from pumpclient.tracker import Tracker
+from pumpclient.writer import Limits
 from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, Field, until
 from tests.unit.pumpclient.stub_pump import Fault, StubPump
@@ -29,6 +30,7 @@ from tests.unit.pumpclient.stub_pump import Fault, StubPump
 KEY, VALUE = b"t\x80key", b"\x08\x01"
 PATIENCE_S = 0.002
 FOREVER_S = 600.0
+IMPATIENT = replace(FAST, write_timeout_s=0.02, prewrite_retry_s=0.001)
 
 
 class Way(Enum):
@@ -50,6 +52,8 @@ class Played:
     orders: dict[str, list[tuple[Way, float]]]
     selector: Selector = field(default_factory=RangeSelector)
     tracker: Tracker = field(default_factory=Tracker)
+    pool: Pool = field(default_factory=Pool)
+    limits: Limits = IMPATIENT
     stored: set[str] = field(default_factory=set)
     slow: list[str] = field(default_factory=list)
     waits_for: dict[str, str] = field(default_factory=dict)  # a pump answers only after this other one was asked
@@ -92,12 +96,11 @@ class Played:
 
 async def play(played: Played, pumps: str) -> tuple[str | None, set[str]]:
     """Who acknowledged, and who is thought to hold a copy beside it."""
-    pool = Pool()
     for pump in pumps:
-        pool.put(NodeStatus(pump, "h:1", State.ONLINE))
+        played.pool.put(NodeStatus(pump, "h:1", State.ONLINE))
     played.tracker.begin(7, KEY, now_s=0)
     try:
-        acked = await Prewriting(7, b"x", played, pool, timeout_s=0.02, retry_s=0.001).run()
+        acked = await Prewriting(7, b"x", played).run()
     except PumpClientError:
         return None, set(played.tracker.failed(7).pumps)
     finally:

@@ -40,7 +40,7 @@ BRIEF = replace(FAST, write_timeout_s=60, commit_budget_s=0.02)
 
 def gives_up_soon(service: Service) -> None:
     """From now on, with a prewrite that every pump has refused: one that is only slow is answered within a minute."""
-    service.client._writer._limits = replace(service.client.limits, write_timeout_s=0.01)
+    service.client._writer.limits = replace(service.client.limits, write_timeout_s=0.01)
 
 
 def commits(envelope: Envelope) -> bool:
@@ -385,7 +385,7 @@ async def test_each_transaction_is_reported_once(shop: Shop) -> None:
     assert told[2].outcome is Outcome.FAILED
     pump.on_write = lambda envelope: None
 
-    service.client._writer._limits = BRIEF
+    service.client._writer.limits = BRIEF
     await undelivered(shop, service, table)
     assert told[3].outcome is Outcome.UNKNOWN
     assert {outcome: counted(outcome) - before[outcome] for outcome in Outcome} == {
@@ -411,14 +411,14 @@ AWAY = replace(FAST, write_timeout_s=60, commit_budget_s=600, commit_wait_s=60)
 
 def waits(service: Service, commit_wait_s: float) -> None:
     """From now on: on a slow machine a commit takes its time, and only what a test is about may be too long."""
-    service.client._limits = replace(service.client.limits, commit_wait_s=commit_wait_s)
+    service.client.limits = replace(service.client.limits, commit_wait_s=commit_wait_s)
 
 
 async def reporting(shop: Shop, *, commit_wait_s: float) -> tuple[Service, Table, list[CommitUndelivered]]:
     """A service and its table; the commits that it gives up behind a caller's back go to the list."""
     seen: list[CommitUndelivered] = []
     service = await shop.service(limits=AWAY)
-    service.client._writer._on_undelivered = seen.append
+    service.client._writer.on_undelivered = seen.append
     table = await table_of(service)
     waits(service, commit_wait_s)
     return service, table, seen
@@ -446,7 +446,7 @@ async def test_commit_raises_undelivered_after_commit_wait_while_delivery_goes_o
 
 async def test_undelivered_commit_in_background_is_reported_and_can_be_asked_again(shop: Shop) -> None:
     service, table, seen = await reporting(shop, commit_wait_s=0)
-    service.client._writer._limits = replace(AWAY, commit_budget_s=0.1)
+    service.client._writer.limits = replace(AWAY, commit_budget_s=0.1)
     pump = without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):

@@ -79,7 +79,7 @@ async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Sh
     service, table = await opened(shop, limits=HASTY)
     pump = shop.pumps["a"]
     slow = await begun(service, table, 7)
-    service.client._writer._limits = FAST
+    service.client._writer.limits = FAST
     taken = False
     pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT and not (taken and envelope.start_ts == slow.start_ts)
     pump.faults.extend([Fault.REFUSE_TEXT] * 10_000)
@@ -88,7 +88,7 @@ async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Sh
     committing.cancel()  # its caller goes; its delivery goes on, and counts
     with pytest.raises(asyncio.CancelledError):
         await committing
-    service.client._writer._limits = replace(FAST, commit_budget_s=0)
+    service.client._writer.limits = replace(FAST, commit_budget_s=0)
     failed = await begun(service, table, 8)
     with pytest.raises(CommitUndelivered):
         await failed.commit()

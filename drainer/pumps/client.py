@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import grpc
@@ -17,7 +16,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
 from drainer.pumps.departed_pumps import MISSED_MAX, MISSED_SHOWN, Missed
-from drainer.pumps.watermark import BatchLimits, Counted, Pending, PumpMark, RangeDiffers, Stop, check
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, RangeDiffers, Stop, check
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0
@@ -36,16 +35,6 @@ class NoExtension(BinlogError):
     """The pump has no extension service: it is a Go pump."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """A pump's own counters. `late_count`: commits accepted at or below a resolved ts that it had published."""
-
-    pending_count: int
-    pending: tuple[Pending, ...]
-    late_count: int
-    late_ts: tuple[int, ...]
-
-
 class PumpClient(Protocol):
     """Client of one pump. `interrupted`: the connection was lost since this was last cleared, so another program may
     run at the address now."""
@@ -55,7 +44,7 @@ class PumpClient(Protocol):
 
     async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark: ...
 
-    async def inspect(self) -> Inspection | None: ...
+    async def inspect(self) -> ext.InspectResp | None: ...
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
         """Return number and bytes of the binlogs in (after_ts, until_ts], None if unknown. Raises as `mark` does."""
@@ -142,11 +131,6 @@ def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.a
     return open_channel(host, security, tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items()))
 
 
-def _pending(found: ext.PendingPrewrite) -> Pending:
-    writer: bytes = found.writer  # the stub types allow None, the wire format does not
-    return Pending(found.start_ts, found.age_ms, found.ddl_job_id, writer.hex())
-
-
 class ExtensionPump:
     """Client of PumpExt at one address; connects at the first call."""
 
@@ -191,7 +175,7 @@ class ExtensionPump:
             splits=tuple(map(Counted, answer.split_count, answer.split_bytes)),
             bytes_exact=answer.bytes_exact,
             stop_bytes=answer.stop_bytes,
-            holding=_pending(answer.oldest_pending) if answer.HasField("oldest_pending") else None,
+            holding=answer.oldest_pending if answer.HasField("oldest_pending") else None,
         )
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
@@ -199,16 +183,9 @@ class ExtensionPump:
         answer: ext.CountResp = await self._answer(self._stub.Count, request, after_ts)
         return Counted(answer.count, answer.bytes if answer.bytes_exact else None)
 
-    async def inspect(self) -> Inspection | None:
+    async def inspect(self) -> ext.InspectResp | None:
         request = ext.InspectReq(cluster_id=self._cluster_id, pending_max=PENDING_SHOWN_MAX)
-        answer: ext.InspectResp = await self._answer(self._stub.Inspect, request)
-        pending = tuple(map(_pending, answer.pending))
-        return Inspection(
-            answer.pending_count,
-            pending,
-            answer.late_commit_count,
-            tuple(answer.late_commit_ts),
-        )
+        return await self._answer(self._stub.Inspect, request)  # type: ignore[no-any-return]
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         request = ext.PullRangeReq(

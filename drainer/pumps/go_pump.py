@@ -25,13 +25,14 @@ import grpc
 import grpc.aio
 from binlog import envelope
 from binlog.errors import BinlogError, PumpUnavailable
+from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2
 from binlog.runtime.channel import keepalive, stub_of
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Inspection, aio_channel, ended_early, translate
+from drainer.pumps.client import MISSED_TIMEOUT_S, Count, aio_channel, ended_early, translate
 from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 
@@ -154,7 +155,7 @@ class FollowedPump(ABC):
             resolved_ts=max(self._resolved_ts, after_ts),
         )
 
-    async def inspect(self) -> Inspection | None:
+    async def inspect(self) -> ext.InspectResp | None:
         return None
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from binlog.cluster.node import State
 from binlog.errors import BinlogError, EtcdError
+from binlog.pb.pump_ext_pb2 import InspectResp, PendingPrewrite
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.pumps.client import Inspection, PumpClient
+from drainer.pumps.client import PumpClient
 from drainer.pumps.departed_pumps import DepartedPumps, Missed
-from drainer.pumps.watermark import Pending, PumpMark, Watermark
+from drainer.pumps.watermark import PumpMark, Watermark
 
 # A pump is reported after it has not answered for this long.
 AWAY_WARN_S = 3.0
@@ -66,12 +67,12 @@ def held_by_prewrite(watermark: Watermark) -> tuple[HeldBack, float] | None:
     return HeldBack(lowest.node_id, _pending_text(lowest.holding)), lowest.holding.age_ms / 1000
 
 
-def _pending_text(pending: Pending) -> str:
+def _pending_text(pending: PendingPrewrite) -> str:
     job = f" of DDL job {pending.ddl_job_id}" if pending.ddl_job_id else ""
     if pending.writer:
         return (
-            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump settles "
-            "it when that writer's lease in etcd expires"
+            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {bytes(pending.writer).hex()}: the "
+            "pump settles it when that writer's lease in etcd expires"
         )
     return (
         f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if the writer is gone, "
@@ -91,26 +92,26 @@ class PumpView:
     resolved_ts: int = 0
     error: str = ""
     down_since: float | None = None
-    inspection: Inspection | None = None
+    inspection: InspectResp | None = None
     left_ts: int | None = None
     missed: Missed = field(default_factory=Missed)
     away: Outage = field(default_factory=_away, repr=False)
     pending_long: Outage = field(default_factory=_pending, repr=False)
 
 
-def report_late(view: PumpView, found: Inspection) -> None:
-    before = view.inspection.late_count if view.inspection else 0
-    if found.late_count > before:
+def report_late(view: PumpView, found: InspectResp) -> None:
+    before = view.inspection.late_commit_count if view.inspection else 0
+    if found.late_commit_count > before:
         _log.error(
             "ALARM: a pump accepted commits at or below a resolved ts that it had published; batches read before lack "
             "them",
             pump=view.node_id,
-            count=found.late_count,
-            commit_ts=list(found.late_ts),
+            count=found.late_commit_count,
+            commit_ts=list(found.late_commit_ts),
         )
 
 
-def report_pending(view: PumpView, found: Inspection) -> None:
+def report_pending(view: PumpView, found: InspectResp) -> None:
     """Log a prewrite that has been pending for a long time: it holds the watermark back at its start_ts."""
     oldest = found.pending[0] if found.pending else None
     if oldest is None or oldest.age_ms < PENDING_WARN_MS:
@@ -119,7 +120,7 @@ def report_pending(view: PumpView, found: Inspection) -> None:
     view.pending_long.failed(
         pump=view.node_id,
         start_ts=oldest.start_ts,
-        writer=oldest.writer,
+        writer=bytes(oldest.writer).hex(),
         age_s=oldest.age_ms // 1000,
         ddl_job_id=oldest.ddl_job_id,
         pending=found.pending_count,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import NodeRecord, Registry
@@ -62,26 +63,19 @@ _log = get_logger(__name__)
 Dial = Callable[[str, str, bool], PumpClient]  # node id, host, extension
 
 
+@dataclass(eq=False)
 class PumpSet:
-    """Clients of all pumps by (node id, host), created on demand and closed together."""
+    """Clients of all pumps by (node id, host), created on demand and closed together. `membership`: None for a reader
+    without a stored position. `archived`: see `counts`."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        dial: Dial,
-        *,
-        membership: Membership | None = None,
-        archived: bool = False,
-    ) -> None:
-        """`membership`: None for a reader without a stored position. `archived`: see `counts`."""
-        self._registry = registry
-        self._dial = dial
-        self._membership = membership
-        self._archived = archived
-        self._probed_at: dict[str, float] = {}
-        self._clients: dict[tuple[str, str], PumpClient] = {}
-        self._list: Sequence[NodeRecord] | None = None
-        self.views: dict[str, PumpView] = {}
+    registry: Registry
+    dial: Dial
+    membership: Membership | None = None
+    archived: bool = False
+    views: dict[str, PumpView] = field(default_factory=dict)
+    _probed_at: dict[str, float] = field(default_factory=dict)
+    _clients: dict[tuple[str, str], PumpClient] = field(default_factory=dict)
+    _list: Sequence[NodeRecord] | None = None
 
     async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
         """Return the watermark of all pumps that count at position `after_ts`.
@@ -96,12 +90,12 @@ class PumpSet:
                 *(self._ask(pump, after_ts, limits) for pump in asked), return_exceptions=True
             )
             self._list = await self._read_list(after_ts)
-            if not unchanged(before, self._list, after_ts=after_ts, archived=self._archived):
+            if not unchanged(before, self._list, after_ts=after_ts, archived=self.archived):
                 continue
             found = (self._accept(p, a) for p, a in zip(asked, answers, strict=True))
             marks = tuple(mark for mark in found if mark is not None)
-            if self._membership is not None:
-                await self._membership.settle(self.views, marks, self._clients, after_ts)
+            if self.membership is not None:
+                await self.membership.settle(self.views, marks, self._clients, after_ts)
             return watermark_of(marks, floor_ts=after_ts)
         raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while the pumps were queried")
 
@@ -140,16 +134,16 @@ class PumpSet:
         await asyncio.gather(*(client.close() for client in clients.values()))
 
     def _counts(self, pump: NodeStatus, after_ts: int) -> bool:
-        return counts(pump, after_ts=after_ts, archived=self._archived)
+        return counts(pump, after_ts=after_ts, archived=self.archived)
 
     def _readable(self, records: Sequence[NodeRecord]) -> set[tuple[str, str]]:
         """Return the keys of the clients of the pumps from which something can still be read."""
         pumps = (record.status for record in records)
-        return {(pump.node_id, pump.host) for pump in pumps if self._archived or pump.state is not State.OFFLINE}
+        return {(pump.node_id, pump.host) for pump in pumps if self.archived or pump.state is not State.OFFLINE}
 
     async def _read_list(self, after_ts: int) -> Sequence[NodeRecord]:
         try:
-            listing = await self._registry.list("pumps")
+            listing = await self.registry.list("pumps")
         except EtcdError as error:
             raise HeldBack("", f"the registry does not answer: {error}") from error
         if listing.unreadable:
@@ -157,7 +151,7 @@ class PumpSet:
         for pump in (record.status for record in listing.nodes):
             view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
             view.host, view.state, view.counts = pump.host, pump.state, self._counts(pump, after_ts)
-            view.left_ts = self._membership.left_ts(pump.node_id) if self._membership is not None else None
+            view.left_ts = self.membership.left_ts(pump.node_id) if self.membership is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
                 view.away.over("a pump that does not answer no longer counts for the watermark", pump=pump.node_id)
@@ -175,7 +169,7 @@ class PumpSet:
         key = (pump.node_id, pump.host)
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = self._dial(pump.node_id, pump.host, True)
+            client = self._clients[key] = self.dial(pump.node_id, pump.host, True)
         elif client.interrupted and not client.extension:
             found = await self._probe(pump, after_ts, limits)
             if found is not None:
@@ -184,7 +178,7 @@ class PumpSet:
             return await client.mark(after_ts=after_ts, limits=limits)
         except NoExtension:
             await client.close()
-            client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
+            client = self._clients[key] = self.dial(pump.node_id, pump.host, False)
             return await client.mark(after_ts=after_ts, limits=limits)
 
     async def _probe(self, pump: NodeStatus, after_ts: int, limits: BatchLimits) -> PumpMark | None:
@@ -194,7 +188,7 @@ class PumpSet:
         if now - self._probed_at.get(pump.node_id, -PROBE_EVERY_S) < PROBE_EVERY_S:
             return None
         self._probed_at[pump.node_id] = now
-        old, new = self._clients[key], self._dial(pump.node_id, pump.host, True)
+        old, new = self._clients[key], self.dial(pump.node_id, pump.host, True)
         try:
             found = await new.mark(after_ts=after_ts, limits=limits)
         except BinlogError as error:

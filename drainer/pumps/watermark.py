@@ -8,6 +8,7 @@ from enum import IntEnum
 from itertools import pairwise
 
 from binlog.errors import BinlogError
+from binlog.pb.pump_ext_pb2 import PendingPrewrite
 
 # Compares the binlogs received for a range with those planned (correctness rule 22: planned binlogs are pulled).
 # Pure.
@@ -103,17 +104,6 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A prewrite without its commit: its pump's resolved ts stays below it. `age_ms`: milliseconds. `writer`: hex id of
-    the SDK writer; "" for a TiDB's prewrite, which the pump does not settle by the lease of a writer."""
-
-    start_ts: int
-    age_ms: int
-    ddl_job_id: int = 0
-    writer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class PumpMark:
     """One pump's answer for (after_ts, …]. `end_ts`: last ts of the batch for this pump alone, with
     `batch_bytes` and `batch_count` in it; `split_ts`: ascending, where the batch can be split between readers;
@@ -123,7 +113,8 @@ class PumpMark:
     For rule 22 (planned binlogs are pulled): `last_ts` is the last binlog of the batch (0: none), `splits` the counts
     up to each of `split_ts`, and `bytes_exact` whether bytes equal those of a pull.
 
-    `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown.
+    `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown. A TiDB's
+    prewrite names no writer, and the pump does not settle it by the lease of one.
     `topic`: where the binlogs are read instead of from the pump; None: from the pump."""
 
     node_id: str
@@ -141,7 +132,7 @@ class PumpMark:
     splits: tuple[Counted, ...] = ()
     bytes_exact: bool = False
     stop_bytes: int = 0
-    holding: Pending | None = None
+    holding: PendingPrewrite | None = None
     topic: Topic | None = None
 
     @property

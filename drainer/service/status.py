@@ -145,7 +145,7 @@ class Status:
             _HELD.labels(view.node_id).set(self._held_s(view))
             if view.inspection is not None:
                 _PENDING.labels(view.node_id).set(max((p.age_ms for p in view.inspection.pending), default=0))
-                _LATE.labels(view.node_id).set(view.inspection.late_count)
+                _LATE.labels(view.node_id).set(view.inspection.late_commit_count)
 
     def _sample(self) -> None:
         """Record the values that the charts show, when the next sample is due."""
@@ -313,7 +313,7 @@ def _pump(view: PumpView) -> dict[str, object]:
         "downSeconds": round(time.time() - view.down_since, 1) if view.down_since else 0,
         "pending": found.pending_count if found else 0,
         "oldestPending": [
-            {"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id, "writer": p.writer}
+            {"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id, "writer": bytes(p.writer).hex()}
             for p in found.pending
         ]
         if found
@@ -321,8 +321,8 @@ def _pump(view: PumpView) -> dict[str, object]:
         "leftAt": view.left_ts or 0,
         "missed": view.missed.count,
         "missedTS": [{"startTS": start_ts, "commitTS": commit_ts} for start_ts, commit_ts in view.missed.shown],
-        "lateCommits": found.late_count if found else 0,
-        "lateCommitTS": list(found.late_ts) if found else [],
+        "lateCommits": found.late_commit_count if found else 0,
+        "lateCommitTS": list(found.late_commit_ts) if found else [],
     }
 
 

@@ -10,16 +10,17 @@ from unittest.mock import AsyncMock
 import pytest
 import structlog
 from binlog.pb import pump_ext_pb2 as ext
+from binlog.pb.pump_ext_pb2 import PendingPrewrite as Pending
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump
 from drainer.pumps.health import HOLDS_MS, PumpView, held_by_prewrite
-from drainer.pumps.watermark import BatchLimits, Pending, Watermark
+from drainer.pumps.watermark import BatchLimits, Watermark
 from drainer.service.status import _HELD, Status
 from tests.support.stub_pump import StubPump
 from tests.unit.drainer.service.test_scheduler import Position, made, mark, next_until
 
-OLD = Pending(101, 8_000, 0, "ab" * 16)
+OLD = Pending(start_ts=101, age_ms=8_000, writer=b"\xab" * 16)
 
 
 def seen(*marks: object) -> Watermark:
@@ -27,19 +28,22 @@ def seen(*marks: object) -> Watermark:
 
 
 def test_watermark_held_by_old_prewrite_names_lowest_pump() -> None:
-    behind, ahead = mark(100, node_id="a", holding=OLD), mark(200, node_id="b", holding=Pending(201, 90_000))
+    behind, ahead = (
+        mark(100, node_id="a", holding=OLD),
+        mark(200, node_id="b", holding=Pending(start_ts=201, age_ms=90_000)),
+    )
     found = held_by_prewrite(seen(ahead, behind))
     assert found is not None
     error, age_s = found
     assert (error.node_id, age_s) == ("a", 8.0)
     assert "held back by pump a: its prewrite 101 waits for the commit of writer abab" in str(error)
     assert held_by_prewrite(seen(mark(100, node_id="a"), ahead)) is None, "b is ahead, and holds nobody"
-    assert held_by_prewrite(seen(mark(100, holding=Pending(101, HOLDS_MS - 1)))) is None
+    assert held_by_prewrite(seen(mark(100, holding=Pending(start_ts=101, age_ms=HOLDS_MS - 1)))) is None
     assert held_by_prewrite(Watermark(0, ())) is None
 
 
 def test_watermark_held_by_ddl_prewrite_names_job_and_remedy() -> None:
-    found = held_by_prewrite(seen(mark(100, holding=Pending(101, 8_000, 77))))
+    found = held_by_prewrite(seen(mark(100, holding=Pending(start_ts=101, age_ms=8_000, ddl_job_id=77))))
     assert found is not None
     assert "its prewrite 101 of DDL job 77 waits for its commit" in str(found[0])
     assert "binlogctl settle" in str(found[0])

@@ -8,8 +8,9 @@ from typing import Any
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.pb.pump_ext_pb2 import InspectResp
 
-from drainer.pumps.client import Inspection, PumpClient
+from drainer.pumps.client import PumpClient
 from drainer.pumps.departed_pumps import DepartedPumps, Missed
 from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet
@@ -44,8 +45,8 @@ class Scripted:
             raise self.answer
         return PumpMark(self.node_id, self.host, self.extension, self.answer, self.answer, 0, 0, Stop.RESOLVED)
 
-    async def inspect(self) -> Inspection | None:
-        return Inspection(0, (), 0, ())
+    async def inspect(self) -> InspectResp | None:
+        return InspectResp()
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         found = tuple(pair for pair in self.held if after_ts < pair[1] <= until_ts)

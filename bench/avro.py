@@ -83,7 +83,7 @@ def sbtest_row(number: int, dice: random.Random) -> list[DecodedValue]:
 
 def ready(table: Table) -> tuple[AvroEncoder, list[Any]]:
     """Return an encoder with schema ids, and fastavro's schemas of key and value."""
-    encoder = AvroEncoder(OPTIONS).in_topic(TOPIC)
+    encoder = AvroEncoder(OPTIONS)
     required = encoder.required_schemas(TOPIC, table)
     ids = merged({}, [(one, number) for number, one in enumerate(required, 1)])
     return encoder.with_ids(ids), [fastavro.parse_schema(json.loads(one.schema)) for one in required]
@@ -116,7 +116,7 @@ def dictionaries(schemas: list[Any], messages: list[bytes | None]) -> list[dict[
 def measure(name: str, table: Table, rows: list[list[DecodedValue]], report: Report) -> None:
     encoder, schemas = ready(table)
     changes: RowChanges = make_changes(table, Kind.INSERT, new=rows)
-    ours = encoder.table(table)
+    ours = encoder.table(table, TOPIC)
     made = ours.encode(changes)
     given = dictionaries(schemas, [row.value for row in made])
     assert with_fastavro(schemas, given) == [row[:2] for row in made], "the bytes differ"

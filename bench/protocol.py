@@ -20,7 +20,6 @@ import pstats
 import random
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -83,7 +82,7 @@ def changes_of(
 def documents(changes: RowChanges) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]]]:
     """Return the rows by name, and the keys and values of Open Protocol, parsed."""
     encoder = OpenEncoder(OPEN)
-    rows = encoder.table(changes.table).encode(changes)
+    rows = encoder.table(changes.table, TOPIC).encode(changes)
     events = [e for m in encoder.frame(rows) for e in OpenDecoder(OPEN).decode(m.key, m.value)]
     plain = [
         {
@@ -106,7 +105,7 @@ def encoder_of(protocol: str, table: Table) -> Encoder:
     made = make_encoder(options)
     if isinstance(made, AvroEncoder):
         schemas = made.required_schemas(TOPIC, table)
-        made = replace(made, ids=merged({}, [(schema, 1) for schema in schemas])).in_topic(TOPIC)
+        made = made.with_ids(merged({}, [(schema, 1) for schema in schemas]))
     return made
 
 
@@ -124,7 +123,7 @@ def dumps_documents(pairs: Sequence[tuple[object, object]]) -> None:
 def fastavro_us(made: AvroEncoder, changes: RowChanges) -> float:
     """Return the time of fastavro for the same values under the same schema."""
     schema = fastavro.parse_schema(json.loads(made.required_schemas(TOPIC, changes.table)[-1].schema))
-    values = [row.value for row in made.table(changes.table).encode(changes)]
+    values = [row.value for row in made.table(changes.table, TOPIC).encode(changes)]
     natives = [fastavro.schemaless_reader(BytesIO((value or b"")[5:]), schema, None) for value in values]
 
     def write() -> None:
@@ -142,7 +141,7 @@ def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[
     report.add(documents_name, least_us(lambda: dumps_documents(pairs), count), "µs/row")
     for protocol in protocols:
         encoder = encoder_of(protocol, changes.table)
-        compiled = encoder.table(changes.table)
+        compiled = encoder.table(changes.table, TOPIC)
         rows = compiled.encode(changes)
         name = f"{case}, {protocol}"
         report.add(name, least_us(lambda t=compiled: t.encode(changes), count), "µs/row")  # type: ignore[misc]
@@ -163,7 +162,7 @@ def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[
 
 def profile(changes: RowChanges, protocol: str) -> None:
     encoder = encoder_of(protocol, changes.table)
-    compiled = encoder.table(changes.table)
+    compiled = encoder.table(changes.table, TOPIC)
     with cProfile.Profile() as found:
         for _ in range(5):
             list(encoder.frame(compiled.encode(changes)))

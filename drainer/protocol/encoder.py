@@ -10,19 +10,21 @@ Encoders can be pickled. What they have compiled is not pickled with them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from drainer.changes.vector import Ints
 from drainer.protocol.event import Event
-from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 if TYPE_CHECKING:
     from drainer.protocol.encoded_columns import EncodedColumns
+    from drainer.protocol.row_messages import TableEncoder
 
 # A cache of what an encoder has compiled for each version of a table.
 
@@ -102,93 +104,65 @@ class Ddl:
     after: Table | None = None
 
 
-class TableEncoder(Protocol):
-    """Encodes rows of one version of a table. Keeps what it has compiled. Not safe for use by several threads."""
+class Encoder(ABC):
+    """One protocol with its options.
 
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        """Encode each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
-        ...
+    `name`: in TiCDC's `protocol` option. `ddl_scope`: which partitions get a DDL. `joins_transactions`: all rows of a
+    transaction are joined in one message. Such messages can only be joined from rows; columns must then hold only rows
+    whose transaction has no other row in their partition. `table_class`: encodes rows of one version of a table.
 
-    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """Encode the same as consecutive parts of columns. Raises as `encode`."""
-        ...
+    `registers`: messages contain the ids of registered schemas. The driver registers the schemas that
+    `required_schemas` returns and adds their ids to the encoders before it sends these to the executors. If an id is
+    missing, `TableEncoder.encode` raises SchemaIdMissing."""
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
-        each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
-        has no handle key."""
-        ...
+    name: ClassVar[str]
+    ddl_scope = DdlScope.ALL_PARTITIONS
+    joins_transactions = False
+    registers = False
+    table_class: type[TableEncoder]
 
+    def __init__(self, options: ProtocolOptions) -> None:
+        self.options = options
+        self._tables: CompiledTables[TableEncoder] = CompiledTables()
 
-class Encoder(Protocol):
-    """One protocol with its options."""
+    def table(self, table: Table, topic: str = "") -> TableEncoder:
+        """Return the encoder of a table's rows that go to `topic`."""
+        return self._tables.get(table.key, lambda: self.table_class(table, self.options))
 
-    @property
-    def name(self) -> str:
-        """Return the protocol's name in TiCDC's `protocol` option."""
-        ...
-
-    @property
-    def ddl_scope(self) -> DdlScope: ...
-
-    @property
-    def joins_transactions(self) -> bool:
-        """Return whether all rows of a transaction are joined in one message. Such messages can only be joined from
-        rows; columns must then hold only rows whose transaction has no other row in their partition."""
-        ...
-
-    def table(self, table: Table) -> TableEncoder: ...
-
+    @abstractmethod
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         """Frame rows into messages within the limits of a batch. A single row above the limit becomes a message of its
         own: the sender must compare its `length` (drainer.protocol.large)."""
-        ...
 
+    @abstractmethod
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
         """Frame rows that were encoded as columns, as `frame` does. `chosen`: positions in the concatenation of all
         parts, at least one."""
-        ...
 
+    @abstractmethod
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Return the messages that every partition of `ddl_scope` gets, in this order. Empty if the protocol has no
         such message."""
-        ...
 
     def resolved(self, commit_ts: int) -> list[Message]:
         """Return the messages that every partition gets. Empty if the protocol has none."""
-        ...
+        return []
 
     def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
         """Return a table's schema for readers that begin at this position. Empty if the protocol has no such
         message."""
-        ...
+        return []
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
         """Return an AdminEvent for every partition. Empty if the protocol has no such message."""
-        ...
+        return []
 
-
-@runtime_checkable
-class RegisteringEncoder(Protocol):
-    """An Encoder whose messages contain the ids of registered schemas. The driver registers the schemas that
-    `required_schemas` returns and adds their ids to the encoders before it sends these to the executors. If an id is
-    missing, `TableEncoder.encode` raises SchemaIdMissing."""
-
-    def required_schemas(self, topic: str, table: Table) -> Sequence[RequiredSchema]: ...
+    def required_schemas(self, topic: str, table: Table) -> Sequence[RequiredSchema]:
+        return ()
 
     def with_ids(self, ids: SchemaIds) -> Encoder:
-        """Return a copy of the encoder with these ids."""
-        ...
-
-    def in_topic(self, topic: str) -> Encoder:
-        """Return a copy of the encoder for tables of this topic: a schema may be registered under a name that contains
-        the topic's."""
-        ...
-
-
-def table_encoder(encoder: Encoder, topic: str, table: Table) -> TableEncoder:
-    """Return the table's encoder for rows that go to `topic`, for any protocol."""
-    return (encoder.in_topic(topic) if isinstance(encoder, RegisteringEncoder) else encoder).table(table)
+        """Return a copy of the encoder with these ids in place of its own."""
+        return self
 
 
 class Decoder(Protocol):

@@ -16,12 +16,13 @@ from uuid import UUID
 import numpy as np
 
 from drainer.protocol.claim_store import ClaimStore
-from drainer.protocol.encoder import RECORD_OVERHEAD, Decoder, EncodedRow, Encoder, Message, TableEncoder
+from drainer.protocol.encoder import RECORD_OVERHEAD, Decoder, EncodedRow, Encoder, Message
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge
 from drainer.protocol.event import RowEvent
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import TableEncoder
 
 # Bytes that TiCDC reserves below the topic's max.message.bytes, for the header of Kafka's record batch.
 TOPIC_RESERVE: Final = 128

@@ -46,6 +46,10 @@ def make_encoder(options: ProtocolOptions) -> Encoder:
     """Return the encoder of the configured protocol. Raises ProtocolConfigError if the protocol or the time zone is not
     known, or if the protocol does not support an option. `check` has accepted the options before."""
     assert options.zone, "one that is not known raises"
+    if PROTOCOLS.get(options.protocol.lower()) in ("debezium", "simple"):
+        for name in ("only-output-updated-columns", "delete-only-output-handle-key-columns"):
+            if getattr(options, name.replace("-", "_")):
+                raise ProtocolConfigError(f"protocol {options.protocol!r} has no {name}: rows are always whole")
     return cast("Callable[[ProtocolOptions], Encoder]", _class("Encoder", options))(options)
 
 

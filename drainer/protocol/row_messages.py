@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from drainer.batch.work import Kind
 from drainer.changes.vector import Ints
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of, take_parts
-from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Encoder, Message
+from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers
 from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
@@ -102,11 +102,8 @@ def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes |
 # What the protocols with one row for each message share.
 
 
-class OneRowMessages:
-    """The base class of such encoders. Makes a message for each row, and no message for events that most of the
-    protocols do not have."""
-
-    joins_transactions = False
+class OneRowMessages(Encoder):
+    """The base class of such encoders."""
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
@@ -115,16 +112,12 @@ class OneRowMessages:
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
         return RowMessages(parts, chosen)
 
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
 
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
+class TableEncoder(ABC):
+    """Encodes rows of one version of a table. Keeps what it has compiled. Not safe for use by several threads.
 
-
-class BaseTable(ABC):
-    """The base class of encoders of one table. `BY_NAME`: messages have columns in the order of the bytes of their
-    names, as Go orders the keys of maps. `_all`: the positions of all columns, in the order of messages."""
+    `BY_NAME`: messages have columns in the order of the bytes of their names, as Go orders the keys of maps. `_all`:
+    the positions of all columns, in the order of messages."""
 
     BY_NAME = False
 
@@ -135,14 +128,17 @@ class BaseTable(ABC):
         self._all = tuple(sorted(indexes, key=lambda index: table.columns[index].name) if self.BY_NAME else indexes)
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        """Encode each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
         return rows_of(self.encode_columns(changes))
 
     @abstractmethod
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoder.TableEncoder."""
+        """Encode the same as consecutive parts of columns. Raises as `encode`."""
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        """See TableEncoder. registry.check refuses the options that need it for protocols without such messages."""
+        """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
+        each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
+        has no handle key. registry.check refuses the options that need it for protocols without such messages."""
         raise NotImplementedError
 
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
@@ -161,7 +157,7 @@ class BaseTable(ABC):
         return [EncodedColumns(null_column(len(changes)), compressed(messages, self._compression), changes.commit_ts)]
 
 
-class DocumentTable(BaseTable):
+class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
     Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
     `_behind_image` returns. `binary`: the fragment of binary strings; ENUM, SET and BIT are numbers. `mark`: "handle"
@@ -228,14 +224,6 @@ def _value_of(column_type: ColumnType, zone: tzinfo, binary: Fragment) -> Fragme
     if column_type.type_class is TypeClass.TEXT:
         return utf8_text
     return binary if column_type.type_class is TypeClass.BYTES else text(column_type, zone)
-
-
-def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:
-    """Raise ProtocolConfigError if one of the options `given`, named as in TiCDC, is set. `why`: the reason in the
-    error's text."""
-    for name in given:
-        if getattr(options, name.replace("-", "_")) not in (False, "none", ""):
-            raise ProtocolConfigError(f"protocol {options.protocol!r} has no {name}: {why}")
 
 
 def physical_ms(commit_ts: int) -> int:

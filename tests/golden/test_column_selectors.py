@@ -92,14 +92,14 @@ class Written:
 
     def add(self, changes: RowChanges) -> tuple[list[Message], list[RowEvent]]:
         encoder: Encoder = self._encoder
-        table = changes.table
+        table, topic = changes.table, f"{changes.table.schema}.{changes.table.name}"
         if isinstance(self._encoder, AvroEncoder):
-            wanted = self._encoder.required_schemas(f"{table.schema}.{table.name}", table)
+            wanted = self._encoder.required_schemas(topic, table)
             self.required += wanted
-            encoder = self._encoder.in_topic(f"{table.schema}.{table.name}").with_ids(self._schemas.add(wanted))
+            encoder = self._encoder.with_ids(self._schemas.add(wanted))
         messages = [] if table.key in self._told else encoder.bootstrap(table, 0)
         self._told.add(table.key)
-        messages += [one for row in encoder.table(table).encode(changes) for one in encoder.frame([row])]
+        messages += [one for row in encoder.table(table, topic).encode(changes) for one in encoder.frame([row])]
         events = [event for one in messages for event in self._decoder.decode(one.key, one.value)]
         return messages, [event for event in events if isinstance(event, RowEvent)]
 

@@ -194,7 +194,7 @@ class Wire(Topics):
             table, stamps = routes.changes.table, zip(routes.partitions, routes.changes.order, strict=True)
             self.keys[table.schema, table.name] = tuple(table.columns[place].name for place in table.handle)
             self._tell(table, routes.topic)
-            encoded = self._encoder(table, routes.topic).table(table).encode(routes.changes)
+            encoded = self._encoder(table, routes.topic).table(table, routes.topic).encode(routes.changes)
             for (partition, order), row in zip(stamps, encoded, strict=True):
                 rows.setdefault(KafkaPartition(routes.topic, int(partition)), []).append((int(order), row))
             self.rows += len(routes)
@@ -208,7 +208,7 @@ class Wire(Topics):
             return self.encoder
         assert self.registry is not None
         ids = self.registry.register_all(self.encoder.required_schemas(topic, table))
-        return self.encoder.in_topic(topic).with_ids(ids)
+        return self.encoder.with_ids(ids)
 
     def _tell(self, table: Table, topic: str) -> None:
         """Simple's readers must have the table first."""

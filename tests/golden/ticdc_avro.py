@@ -88,12 +88,12 @@ def check_encode(vector: Vector) -> None:
     schemas = table_schemas(table, options)
     assert (schemas.key if is_key else schemas.value) == text.replace(_CHECKSUM_FIELDS, "")
 
-    encoder = AvroEncoder(options).in_topic(_TOPIC)
+    encoder = AvroEncoder(options)
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     kind = Kind.UPDATE if found.get("_tidb_op") == "u" else Kind.INSERT
     commit_ts = found.get("_tidb_commit_ts", 1)
     changes = changes_of(table, kind, image, commit_ts)
-    (row,) = encoder.table(table).encode(changes)
+    (row,) = encoder.table(table, _TOPIC).encode(changes)
     ours = row.key if is_key else row.value
     assert ours is not None
     if CHECKSUM in found:  # binlogs have none, so it is put in here
@@ -150,9 +150,9 @@ def check_delete(vector: Vector) -> None:
     columns = [*zip(names, kinds, strict=True), ("v", FieldType(Tp.LONG))]
     table = make_table("test", "t1", columns, primary=names)
     row = [*(value.encode() if isinstance(value, str) else value for value in key_record.values()), None]
-    encoder = AvroEncoder(ProtocolOptions("avro")).in_topic(_TOPIC)
+    encoder = AvroEncoder(ProtocolOptions("avro"))
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
-    (made,) = encoder.table(table).encode(make_changes(table, Kind.DELETE, old=[row]))
+    (made,) = encoder.table(table, _TOPIC).encode(make_changes(table, Kind.DELETE, old=[row]))
     assert made.key == bytes.fromhex(key_hex)
     assert made.value is None
     key_schema = table_schemas(table, encoder.options).key

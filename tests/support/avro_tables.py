@@ -45,7 +45,7 @@ _SIMPLE = {
 def ready(table: Table, options: ProtocolOptions, **more: Any) -> tuple[AvroEncoder, KnownSchemas]:
     """An encoder with ids for the table's schemas, and the schemas by those ids."""
     options = replace(options, **more)
-    encoder = AvroEncoder(options).in_topic(TOPIC)
+    encoder = AvroEncoder(options)
     numbered = list(enumerate(encoder.required_schemas(TOPIC, table), 1))
     ids = merged({}, [(required, number) for number, required in numbered])
     return encoder.with_ids(ids), KnownSchemas({number: required.schema for number, required in numbered})

@@ -13,7 +13,7 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.schema import avro_name
-from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder, table_encoder
+from drainer.protocol.encoder import Decoder, Encoder
 from drainer.protocol.event import Change, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.pb_file.decoder import decode
@@ -83,14 +83,14 @@ class Wire:
         if self._is_file:
             return [(None, value) for value in _transactions(changes, self.case.options.zone)]
         self._meet(changes.table)
-        rows = table_encoder(self.encoder, TOPIC, changes.table).encode(changes)
+        rows = self.encoder.table(changes.table, TOPIC).encode(changes)
         return [(message.key, message.value) for message in self.encoder.frame(rows)]
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         return [*decode(value or b"").events()] if self._is_file else self._decoder.decode(key, value)
 
     def _meet(self, table: Table) -> None:
-        if isinstance(self.encoder, RegisteringEncoder):
+        if self.encoder.registers:
             required = self.encoder.required_schemas(TOPIC, table)
             for one in required:
                 self._texts.setdefault(one.schema, len(self._texts) + 1)

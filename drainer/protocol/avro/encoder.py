@@ -4,7 +4,6 @@ and no checksums of rows: TiDB stores these in the rows of its storage, and binl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,11 +15,11 @@ from drainer.protocol.avro.blocks import Piece, constant, joined, varints
 from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.schema import TableSchemas, compact_json, key_subject, table_schemas, value_subject
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message
+from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, SchemaIdMissing, converted
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import BaseTable, OneRowMessages
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, header_of
 from drainer.protocol.table import Table
 
@@ -30,31 +29,20 @@ DDL_LEAD: Final = b"\x01"
 RESOLVED_LEAD: Final = b"\x02"
 
 
-@dataclass(frozen=True)
 class AvroEncoder(OneRowMessages):
-    """Encodes Avro. `ids`: the ids of the registered schemas. `topic`: the topic of the tables that are encoded; names
-    of subjects may contain it."""
+    """Encodes Avro. `ids`: the ids of the registered schemas."""
 
-    options: ProtocolOptions
-    ids: SchemaIds = field(default_factory=dict)
-    topic: str = ""
-    name: str = "avro"
-    _tables: CompiledTables[AvroTableEncoder] = field(default_factory=CompiledTables, repr=False, compare=False)
+    name = "avro"
+    registers = True
 
-    @property
-    def ddl_scope(self) -> DdlScope:
-        return DdlScope.ALL_PARTITIONS if self._watermark else DdlScope.NONE
-
-    @property
-    def _watermark(self) -> bool:
-        return self.options.enable_tidb_extension and self.options.avro_enable_watermark
+    def __init__(self, options: ProtocolOptions, ids: SchemaIds | None = None) -> None:
+        super().__init__(options)
+        self.ids: SchemaIds = ids or {}
+        self._watermark = options.enable_tidb_extension and options.avro_enable_watermark
+        self.ddl_scope = DdlScope.ALL_PARTITIONS if self._watermark else DdlScope.NONE
 
     def with_ids(self, ids: SchemaIds) -> AvroEncoder:
-        """Return a copy of the encoder with these ids in place of its own."""
-        return AvroEncoder(self.options, ids, self.topic)
-
-    def in_topic(self, topic: str) -> AvroEncoder:
-        return replace(self, topic=topic)
+        return AvroEncoder(self.options, ids)
 
     def required_schemas(self, topic: str, table: Table) -> list[RequiredSchema]:
         """Return the schemas that must be registered before rows of this table can be encoded for this topic: the key's
@@ -62,11 +50,10 @@ class AvroEncoder(OneRowMessages):
         same in Avro."""
         return required_of(table_schemas(table, self.options), self.options, topic)
 
-    def table(self, table: Table) -> AvroTableEncoder:
-        """Return the table's encoder. Raises EncodeError as `required_schemas`."""
-        return self._tables.get(
-            (self.topic, table.key), lambda: AvroTableEncoder(table, self.options, self.ids, self.topic)
-        )
+    def table(self, table: Table, topic: str = "") -> TableEncoder:
+        """Return the table's encoder. Names of subjects may contain the topic. Raises EncodeError as
+        `required_schemas`."""
+        return self._tables.get((topic, table.key), lambda: AvroTableEncoder(table, self.options, self.ids, topic))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Encode a DDL, only with `avro_enable_watermark`. Confluent's deserialisers cannot read it."""
@@ -96,7 +83,7 @@ def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> 
     return [RequiredSchema(key_subject(names, topic), schemas.key), value]
 
 
-class AvroTableEncoder(BaseTable):
+class AvroTableEncoder(TableEncoder):
     """Encodes rows of one version of a table, a column at a time."""
 
     def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text
@@ -184,18 +183,13 @@ def _where_changed(name: str, old: Any, new: Any) -> Any:
 WATERMARK: Final = "TIDB_WATERMARK"
 
 
-@dataclass(frozen=True)
 class CanalEncoder(OneRowMessages):
     """Encodes Canal-JSON. A DDL goes only to the first partition of its topic, so that a reader of several partitions
     applies it once."""
 
-    options: ProtocolOptions
-    name: str = "canal-json"
-    ddl_scope: DdlScope = DdlScope.FIRST_PARTITION
-    _tables: CompiledTables[CanalTable] = field(default_factory=CompiledTables, repr=False, compare=False)
-
-    def table(self, table: Table) -> TableEncoder:
-        return self._tables.get(table.key, lambda: CanalTable(table, self.options))
+    name = "canal-json"
+    ddl_scope = DdlScope.FIRST_PARTITION
+    table_class = CanalTable
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         head = self._head(ddl.schema, ddl.table, "true", canal_kind(ddl.type_code), ddl.commit_ts, ddl.query)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import BaseTable, OneRowMessages, physical_ms, refuse
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder, physical_ms
 from drainer.protocol.table import Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.
@@ -56,7 +55,7 @@ _KINDS = {**{operation: kind for kind, operation in _OPERATIONS.items()}, _READ:
 _TIME, _COMMIT = Slot(0), Slot(1)
 
 
-class DebeziumTable(BaseTable):
+class DebeziumTable(TableEncoder):
     """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
     for updates the old image."""
 
@@ -127,23 +126,12 @@ class DebeziumTable(BaseTable):
         return [*before, ',"after":{', *image, "}"]
 
 
-@dataclass(frozen=True)
 class DebeziumEncoder(OneRowMessages):
     """Encodes Debezium JSON. `namespace` has the role of TiCDC's cluster id: it is the source's name, and the first
     part of schema names."""
 
-    options: ProtocolOptions
-    name: str = "debezium"
-    ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
-    _tables: CompiledTables[DebeziumTable] = field(default_factory=CompiledTables, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Raises ProtocolConfigError for options that Debezium JSON does not have."""
-        partial_rows = ["only-output-updated-columns", "delete-only-output-handle-key-columns"]
-        refuse(self.options, partial_rows, "rows are always whole")
-
-    def table(self, table: Table) -> TableEncoder:
-        return self._tables.get(table.key, lambda: DebeziumTable(table, self.options))
+    name = "debezium"
+    table_class = DebeziumTable
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         named = ddl.after or ddl.before

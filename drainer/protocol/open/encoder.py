@@ -18,7 +18,7 @@ from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import Ddl, EncodedRow, Encoder, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
@@ -26,7 +26,7 @@ from drainer.protocol.open.framing import frame, frame_columns, single
 from drainer.protocol.open.quote import quote
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import BaseTable
+from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
@@ -194,8 +194,8 @@ _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
 
 
-class OpenTableEncoder(BaseTable):
-    """See drainer.protocol.encoder.TableEncoder. Columns
+class OpenTableEncoder(TableEncoder):
+    """See drainer.protocol.row_messages.TableEncoder. Columns
     of `Rows.build`: the new image (for deletes the old one), then, for an update, the old image, or the text of its
     values that changed."""
 
@@ -301,25 +301,15 @@ def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
 ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
 
 
-class OpenEncoder:
-    """See drainer.protocol.encoder.Encoder."""
-
-    name: Final = "open-protocol"
-    ddl_scope: Final = DdlScope.ALL_PARTITIONS
-    joins_transactions: Final = False
-
-    def __init__(self, options: ProtocolOptions) -> None:
-        self._options = options
-        self._tables = CompiledTables[OpenTableEncoder]()
-
-    def table(self, table: Table) -> OpenTableEncoder:
-        return self._tables.get(table.key, lambda: OpenTableEncoder(table, self._options))
+class OpenEncoder(Encoder):
+    name = "open-protocol"
+    table_class = OpenTableEncoder
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
+        return frame(rows, self.options.max_message_bytes, self.options.max_batch_size)
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
-        return frame_columns(take_rows(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
+        return frame_columns(take_rows(parts, chosen), self.options.max_message_bytes, self.options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Encode a DDL. Raises EncodeError if its query is not valid Unicode."""
@@ -334,13 +324,10 @@ class OpenEncoder:
                 f"open-protocol: the DDL of `{ddl.schema}`.`{ddl.table}` at commit_ts {ddl.commit_ts} is not UTF-8 at "
                 f"character {error.start}"
             ) from None
-        return [single(key, compress(value, self._options.large_message_handle_compression), ddl.commit_ts)]
+        return [single(key, compress(value, self.options.large_message_handle_compression), ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
         return [single(f'{{"ts":{commit_ts},"t":{RESOLVED}}}'.encode(), b"", commit_ts)]
-
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
         """Return an Admin event, an extension of this project: no protocol of TiCDC has it."""

@@ -23,12 +23,12 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import joined, uvarints
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import converted
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import BaseTable, OneRowMessages
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same
 from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
@@ -37,32 +37,6 @@ NAME: Final = "secondary-binlog"
 _KEY: Final = Struct("<QI")  # start_ts, and the length of the fields in front of the mutations
 _START_BYTES: Final = 8
 _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
-
-
-class SecondaryEncoder(OneRowMessages):
-    """See encoder.Encoder. The limits of a batch are ignored: a transaction is never divided."""
-
-    name: Final = NAME
-    ddl_scope: Final = DdlScope.FIRST_PARTITION  # upstream uses no other
-    joins_transactions = True
-
-    def __init__(self, options: ProtocolOptions) -> None:
-        self._options = options
-        self._tables = CompiledTables[SecondaryTable]()
-
-    def table(self, table: Table) -> SecondaryTable:
-        return self._tables.get(table.key, lambda: SecondaryTable(table, self._options))
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame(list(rows))
-
-    def ddl(self, ddl: Ddl) -> list[Message]:
-        names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
-        data = names + field(b"\x1a", ddl.query.encode())
-        return [Message(None, b"\x08\x01\x10" + signed(ddl.commit_ts) + field(b"\x22", data), 0, ddl.commit_ts)]
-
-    def resolved(self, commit_ts: int) -> list[Message]:
-        return []
 
 
 def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
@@ -86,8 +60,8 @@ def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
         begin = end
 
 
-class SecondaryTable(BaseTable):
-    """See encoder.TableEncoder."""
+class SecondaryTable(TableEncoder):
+    """See row_messages.TableEncoder."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
@@ -103,7 +77,7 @@ class SecondaryTable(BaseTable):
         return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See encoder.TableEncoder. The rows must meet the condition in the module's docstring."""
+        """See row_messages.TableEncoder. The rows must meet the condition in the module's docstring."""
         count = len(changes)
         if not count:
             return []
@@ -126,6 +100,23 @@ class SecondaryTable(BaseTable):
     def _cell(self, changes: RowChanges, column: Column, array: Any) -> Sized:
         where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
         return converted(where, changes.commit_ts, partial(cell, column.column_type, zone=self._zone), array)
+
+
+class SecondaryEncoder(OneRowMessages):
+    """See encoder.Encoder. The limits of a batch are ignored: a transaction is never divided."""
+
+    name = NAME
+    ddl_scope = DdlScope.FIRST_PARTITION  # upstream uses no other
+    joins_transactions = True
+    table_class = SecondaryTable
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame(list(rows))
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
+        data = names + field(b"\x1a", ddl.query.encode())
+        return [Message(None, b"\x08\x01\x10" + signed(ddl.commit_ts) + field(b"\x22", data), 0, ddl.commit_ts)]
 
 
 def _end(rows: Sequence[EncodedRow], begin: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import partial
 from typing import Any, Final
@@ -21,13 +20,13 @@ from drainer.protocol.avro.column import filled, real
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, rows_of
-from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, EncodedRow, Message
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import BaseTable, OneRowMessages, physical_ms, refuse
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder, physical_ms
 from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named, write_document
 from drainer.protocol.simple.table_encoder import SimpleTable, schema_version, table_schema
 from drainer.protocol.table import Table
@@ -47,7 +46,7 @@ _HEAD: Final = encode_varint(len(document()) - 1) + 2 * encode_varint(KINDS.inde
 _NULL, _SOME = encode_varint(0), encode_varint(1)
 
 
-class SimpleAvroTable(BaseTable):
+class SimpleAvroTable(TableEncoder):
     BY_NAME = True
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
@@ -138,22 +137,13 @@ def _located(column_type: ColumnType, zone: tzinfo, location: bytes, array: Any)
     return [_in_union(named("Timestamp"), array, beside(constant(location, len(array)), lengths(text))), text]
 
 
-@dataclass(frozen=True)
 class SimpleEncoder(OneRowMessages):
     """Encodes Simple. Readers need a table's schema to use its rows. They get it from DDLs and from bootstrap messages,
     which are sent when bootstrap.BootstrapSchedule says so."""
 
-    options: ProtocolOptions
-    name: str = "simple"
-    ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
-    _tables: CompiledTables[TableEncoder] = field(default_factory=CompiledTables, repr=False, compare=False)
+    name = "simple"
 
-    def __post_init__(self) -> None:
-        """Raises ProtocolConfigError for options that Simple does not have here."""
-        partial_rows = ["only-output-updated-columns", "delete-only-output-handle-key-columns"]
-        refuse(self.options, partial_rows, "rows are always whole")
-
-    def table(self, table: Table) -> TableEncoder:
+    def table(self, table: Table, topic: str = "") -> TableEncoder:
         made = SimpleTable if self.options.encoding_format == "json" else SimpleAvroTable
         return self._tables.get(table.key, lambda: made(table, self.options))
 

@@ -19,7 +19,7 @@ from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
+from drainer.protocol.encoder import EncodedRow, Message
 from drainer.protocol.large import LargeMessages, message_bytes_max
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -66,8 +66,7 @@ class Publication:
         self.ids: SchemaIds = ids if ids is not None else {}
         self.batch_bytes = min(map(message_bytes_max, topic_bytes.values()), default=0)
         target = min(self.batch_bytes or options.max_message_bytes, options.max_message_bytes)
-        encoder: Encoder = make_encoder(replace(options, max_message_bytes=target))
-        self.encoder = encoder.with_ids(self.ids) if isinstance(encoder, RegisteringEncoder) else encoder
+        self.encoder = make_encoder(replace(options, max_message_bytes=target)).with_ids(self.ids)
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
         self._events = RowEvents(raw=options.output_raw_change_event, selectors=router.selectors)
         self._large: dict[str, LargeMessages] = {}
@@ -118,8 +117,6 @@ class Publication:
 
     def required_schemas(self, tables: Iterable[TopicTable]) -> list[RequiredSchema]:
         """Return the schemas that rows of these tables need and that are not registered yet. Raises EncodeError."""
-        if not isinstance(self.encoder, RegisteringEncoder):
-            return []
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
@@ -177,7 +174,7 @@ class Publication:
             return []
         found: list[EncodedColumns] = []
         for of in routes:
-            table = table_encoder(self.encoder, of.topic, of.changes.table)
+            table = self.encoder.table(of.changes.table, of.topic)
             parts = table.encode_columns(of.changes)
             if not all(self._large_of(of.topic).fits(part.longest()) for part in parts):
                 return []
@@ -185,7 +182,7 @@ class Publication:
         return found
 
     def _encoded(self, routes: Routes) -> list[EncodedRow]:
-        table = table_encoder(self.encoder, routes.topic, routes.changes.table)
+        table = self.encoder.table(routes.changes.table, routes.topic)
         return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
 
     def check_claims(self) -> None:

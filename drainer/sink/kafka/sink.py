@@ -26,7 +26,6 @@ from drainer.dispatch.ddl_messages import check_ddl, check_view, unfit_table, un
 from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.dispatch.piece_order import OrderedPart, PartsOf, loaded_parts
 from drainer.dispatch.rules import TOPIC_LENGTH_MAX
-from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
@@ -112,7 +111,7 @@ class KafkaSink:
         self._moved_s = 0.0
         # Only for the thread that plans: a Publication is not safe for use by several threads.
         self._planning = publication.with_topics({}, {})
-        self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
+        self._describes = publication.encoder.registers or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
         self._unfit: DispatchError | None = None  # of the last view that was prepared
         self._schedule = BootstrapSchedule(publication.options)

@@ -44,7 +44,7 @@ def not_null(kind: FieldType) -> FieldType:
 
 def encoder_for(registry: SchemaRegistry, topic: str, table: Table) -> AvroEncoder:
     encoder = AvroEncoder(OPTIONS)
-    return encoder.with_ids(registry.register_all(encoder.required_schemas(topic, table))).in_topic(topic)
+    return encoder.with_ids(registry.register_all(encoder.required_schemas(topic, table)))
 
 
 def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistryServer) -> None:
@@ -54,7 +54,7 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
     required = encoder.required_schemas(topic, table)
     assert [one.subject for one in required] == subjects
     with pytest.raises(SchemaIdMissing, match=" and ".join(subjects)):
-        encoder.in_topic(topic).table(table).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
+        encoder.table(table, topic).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
 
     first = client(schema_registry)
     first.check()
@@ -64,12 +64,7 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
     for one in required:
         assert first.schema(ids[one.subject][one.fingerprint]) == one.schema
 
-    (row,) = (
-        encoder.with_ids(ids)
-        .in_topic(topic)
-        .table(table)
-        .encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
-    )
+    (row,) = encoder.with_ids(ids).table(table, topic).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
     (event,) = AvroDecoder(OPTIONS, client(schema_registry)).decode(row.key, row.value)
     assert isinstance(event, RowEvent)
     assert event.change is Change.INSERT
@@ -93,7 +88,7 @@ def test_compatible_column_changes_are_registered_and_read_by_newest_schema(
     dropped = replace(with_default, columns=tuple(c for c in with_default.columns if c.name != "price"), version=4)
     wider = table_with(("n", FieldType(Tp.LONGLONG)), version=5)
     wider = replace(wider, columns=(*wider.columns, dropped.columns[-1]))
-    oldest = encoder_for(registry, topic, plain).table(plain)
+    oldest = encoder_for(registry, topic, plain).table(plain, topic)
     (row,) = oldest.encode(make_changes(plain, Kind.UPDATE, old=[[7, b"x", None]], new=[[7, b"y", 41]]))
     assert row.value is not None
     written = fastavro.parse_schema(json.loads(registry.schema(int.from_bytes(row.value[1:5], "big"))))

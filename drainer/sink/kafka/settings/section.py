@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, create_model
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router, checked_topic
-from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
 from drainer.protocol.registry import check as check_options
@@ -205,7 +204,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             raise ConfigError('syncer.to.replication-check: "stop" needs required-acks = -1; or set it to "warn"')
         options = self.options()
         check_options(options)
-        if isinstance(make_encoder(options), RegisteringEncoder):
+        if make_encoder(options).registers:
             self.registry.check(options.schema_registry)
             self.registry.access(options.schema_registry).tls()
         if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):

@@ -11,7 +11,7 @@ from binlog.tidb.job import ActionType
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
-from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder, RegisteringEncoder, table_encoder
+from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
@@ -35,7 +35,7 @@ def both(protocol: str, given: dict[str, str]) -> tuple[Encoder, Decoder]:
     options = protocol_options({"protocol": protocol, **avro, **texts})
     options = replace(options, **{OF_FILES[name]: value == "true" for name, value in given.items() if name in OF_FILES})
     encoder = make_encoder(options)
-    if isinstance(encoder, RegisteringEncoder):
+    if encoder.registers:
         required = encoder.required_schemas("shop", TABLE)
         encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
         schemas = KnownSchemas({number: one.schema for number, one in enumerate(required, 1)})
@@ -50,7 +50,7 @@ def row(protocol: str, given: dict[str, str], kind: Kind) -> RowEvent | None:
     changes = make_changes(TABLE, kind, old=old, new=[SECOND], commit_ts=COMMIT)
     for message in encoder.bootstrap(TABLE, COMMIT):
         decoder.decode(message.key, message.value)
-    (message,) = encoder.frame(table_encoder(encoder, "shop", TABLE).encode(changes))
+    (message,) = encoder.frame(encoder.table(TABLE, "shop").encode(changes))
     (event,) = decoder.decode(message.key, message.value)
     assert isinstance(event, RowEvent)
     return event

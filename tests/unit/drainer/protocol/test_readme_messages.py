@@ -15,7 +15,7 @@ from binlog.pb import secondary_binlog_pb2
 from google.protobuf.json_format import MessageToDict
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoder import Encoder, Message, RegisteringEncoder, table_encoder
+from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.settings.section import KafkaSection
@@ -38,11 +38,10 @@ TOPIC = "shop_staff"
 
 def update(protocol: str) -> tuple[Message, Encoder]:
     encoder = make_encoder(protocol_options({"protocol": protocol, **PARAMETERS[protocol]}))
-    if isinstance(encoder, RegisteringEncoder):
-        required = encoder.required_schemas(TOPIC, TABLE)
-        encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
+    required = encoder.required_schemas(TOPIC, TABLE)
+    encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"Ann", 3)], new=[(7, b"Ann", 200)], commit_ts=COMMIT)
-    (message,) = encoder.frame(table_encoder(encoder, TOPIC, TABLE).encode(changes))
+    (message,) = encoder.frame(encoder.table(TABLE, TOPIC).encode(changes))
     return message, encoder
 
 
@@ -59,7 +58,6 @@ def documents(protocol: str) -> list[Any]:
                 if len(text) == int.from_bytes(size, "big")
             ]  # fmt: skip
         case "avro":
-            assert isinstance(encoder, RegisteringEncoder)
             schemas = [json.loads(one.schema) for one in encoder.required_schemas(TOPIC, TABLE)]
             return [
                 fastavro.schemaless_reader(io.BytesIO(part[5:]), schema, None)

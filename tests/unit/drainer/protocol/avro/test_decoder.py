@@ -20,7 +20,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas
 from drainer.row.column_type import DecodedValue
-from tests.support.avro_tables import ready
+from tests.support.avro_tables import TOPIC, ready
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
@@ -31,7 +31,7 @@ def message() -> tuple[bytes, AvroDecoder]:
     """The value of an insert, and a decoder that knows its schemas."""
     table = make_table("s", "t", [("id", FieldType(Tp.LONG)), ("v", TEXT)], primary=["id"])
     encoder, schemas = ready(table, OPTIONS)
-    (made,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[1, b"x"]]))
+    (made,) = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[[1, b"x"]]))
     assert made.value is not None
     return made.value, AvroDecoder(encoder.options, schemas)
 
@@ -209,7 +209,9 @@ def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
     """A message as a writer with checksums makes it: with three fields more than the encoder's."""
     table = make_table("s", "t", [(name, kind) for name, kind, _, _ in COLUMNS])
     encoder, schemas = ready(table, CHECKED)
-    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]]))
+    (row,) = encoder.table(table, TOPIC).encode(
+        make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]])
+    )
     assert row.value is not None
     schema = json.loads(schemas.schema(1))
     types = {"_tidb_row_level_checksum": "string", "_tidb_corrupted": "boolean", "_tidb_checksum_version": "int"}

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol import registry
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, RegisteringEncoder, table_encoder
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
@@ -38,7 +38,7 @@ def values(image: Image | None) -> dict[str, Any] | None:
 
 def test_update_has_new_row_and_delete_has_null_value() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
-    ours, decoder = encoder.table(TABLE), AvroDecoder(EXTENDED, schemas)
+    ours, decoder = encoder.table(TABLE, TOPIC), AvroDecoder(EXTENDED, schemas)
     (updated,) = ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"a"]], new=[[1, None]]))
     (event,) = decoder.decode(updated.key, updated.value)
     assert isinstance(event, RowEvent)
@@ -61,7 +61,7 @@ def test_null_and_value_of_column_with_default_read_back() -> None:
     (id_, v) = TABLE.columns
     table = replace(TABLE, columns=(id_, replace(v, info=replace(v.info, default="x"))))
     encoder, schemas = ready(table, OPTIONS)
-    rows = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[1, b"a"], [2, None]]))
+    rows = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[[1, b"a"], [2, None]]))
     assert [row.value and row.value[5:] for row in rows] == [b"\2\0\2a", b"\4\2"]
     events = [event for row in rows for event in AvroDecoder(OPTIONS, schemas).decode(row.key, row.value)]
     assert [values(event.new) for event in events if isinstance(event, RowEvent)] == [
@@ -72,7 +72,7 @@ def test_null_and_value_of_column_with_default_read_back() -> None:
 
 def test_inserts_and_updates_without_tidb_extension_are_equal() -> None:
     encoder, schemas = ready(TABLE, OPTIONS)
-    ours = encoder.table(TABLE)
+    ours = encoder.table(TABLE, TOPIC)
     inserted = ours.encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
     assert inserted == ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"b"]], new=[[1, b"a"]]))
     (event,) = AvroDecoder(OPTIONS, schemas).decode(*inserted[0][:2])
@@ -85,7 +85,7 @@ def test_rows_of_one_batch_keep_their_own_commit_ts() -> None:
     stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
     rows: list[list[DecodedValue]] = [[n, b"x" * n] for n in range(4)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps)
-    encoded = encoder.table(TABLE).encode(changes)
+    encoded = encoder.table(TABLE, TOPIC).encode(changes)
     decoder = AvroDecoder(EXTENDED, schemas)
     events = [event for row in encoded for event in decoder.decode(row.key, row.value)]
     assert [event.commit_ts for event in events if isinstance(event, RowEvent)] == stamps
@@ -97,7 +97,7 @@ def test_rows_of_one_batch_keep_their_own_commit_ts() -> None:
 def test_table_without_handle_key_has_no_key_and_refuses_deletes() -> None:
     """Values without keys; of a delete nothing would be left, so it is refused by name."""
     encoder, schemas = ready(NO_KEY, EXTENDED)
-    ours = encoder.table(NO_KEY)
+    ours = encoder.table(NO_KEY, TOPIC)
     (row,) = ours.encode(make_changes(NO_KEY, Kind.INSERT, new=[[1, b"a"]]))
     assert row.key is None
     (event,) = AvroDecoder(EXTENDED, schemas).decode(None, row.value)
@@ -113,7 +113,7 @@ def test_avro_output_old_row_adds_old_row_to_updates_and_deletes(table: Any, ext
     """As newer versions of TiCDC have it: inserts without one, updates with both, deletes with the old row twice."""
     options = replace(OPTIONS, avro_output_old_row=True, enable_tidb_extension=extension)
     encoder, schemas = ready(table, options)
-    ours, decoder = encoder.table(table), AvroDecoder(options, schemas)
+    ours, decoder = encoder.table(table, TOPIC), AvroDecoder(options, schemas)
     old, new = [[1, b"a"], [2, None]], [[1, None], [2, b"b"]]
     as_values = [[{"id": id_, "v": v and v.decode()} for id_, v in rows] for rows in (old, new)]
     cases: list[tuple[Kind, Change, dict[str, Any], list[Any], list[Any]]] = [
@@ -132,24 +132,26 @@ def test_avro_output_old_row_adds_old_row_to_updates_and_deletes(table: Any, ext
 
 
 def test_missing_schema_id_is_reported_with_its_subjects() -> None:
-    encoder = AvroEncoder(OPTIONS).in_topic(TOPIC)
+    encoder = AvroEncoder(OPTIONS)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
     with pytest.raises(SchemaIdMissing, match=r"`s`.`t`: no schema id is known for a_topic-key and a_topic-value"):
-        encoder.table(TABLE).encode(changes)
+        encoder.table(TABLE, TOPIC).encode(changes)
     key, value = encoder.required_schemas(TOPIC, TABLE)
     encoder = encoder.with_ids(merged({}, [(key, 1)]))
     with pytest.raises(SchemaIdMissing, match=r"`s`\.`t`: no schema id is known for a_topic-value"):
-        encoder.table(TABLE).encode(changes)
+        encoder.table(TABLE, TOPIC).encode(changes)
     encoder = encoder.with_ids(merged(encoder.ids, [(value, 2)]))
-    assert len(encoder.table(TABLE).encode(changes)) == 1
+    assert len(encoder.table(TABLE, TOPIC).encode(changes)) == 1
     with pytest.raises(SchemaIdMissing, match="other-key and other-value"):
-        encoder.in_topic("other").table(TABLE).encode(changes)
+        encoder.table(TABLE, "other").encode(changes)
 
 
 def test_pickled_avro_encoder_encodes_the_same() -> None:
     encoder, _ = ready(TABLE, EXTENDED)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
-    assert pickle.loads(pickle.dumps(encoder)).table(TABLE).encode(changes) == encoder.table(TABLE).encode(changes)
+    assert pickle.loads(pickle.dumps(encoder)).table(TABLE, TOPIC).encode(changes) == encoder.table(
+        TABLE, TOPIC
+    ).encode(changes)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_invalid_value_is_refused_with_column_and_commit_ts(kind: FieldType, bad
     encoder, _ = ready(table, OPTIONS)
     changes = make_changes(table, Kind.INSERT, new=rows, commit_ts=[100, 101, 102, 103])
     with pytest.raises(EncodeError, match=f"`s`.`t`.`c` at commit_ts 101: .*{words}"):
-        encoder.table(table).encode(changes)
+        encoder.table(table, TOPIC).encode(changes)
 
 
 def test_an_enum_without_a_name_is_empty_text() -> None:
@@ -193,7 +195,7 @@ def test_an_enum_without_a_name_is_empty_text() -> None:
     encoder, schemas = ready(table, OPTIONS)
     decoder = AvroDecoder(OPTIONS, schemas)
     changes = make_changes(table, Kind.INSERT, new=[[0], [5]])
-    for row in encoder.table(table).encode(changes):
+    for row in encoder.table(table, TOPIC).encode(changes):
         (event,) = decoder.decode(row.key, row.value)
         assert isinstance(event, RowEvent)
         assert values(event.new) == {"e": ""}
@@ -241,15 +243,3 @@ def test_avro_protocol_is_found_by_both_of_its_names() -> None:
     for name in ("avro", "flat-avro", "Avro"):
         assert registry.make_encoder(ProtocolOptions(name)).name == "avro"
         registry.make_decoder(ProtocolOptions(name))
-
-
-def test_table_encoder_sets_topic_only_for_registering_encoders() -> None:
-    """`table_encoder` gives one for the topic; other protocols' encoders have no topic."""
-    encoder, _ = ready(TABLE, OPTIONS)
-    assert isinstance(encoder, RegisteringEncoder)
-    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
-    assert table_encoder(encoder.in_topic("other"), TOPIC, TABLE).encode(changes) == encoder.table(TABLE).encode(
-        changes
-    )
-    with pytest.raises(SchemaIdMissing):
-        table_encoder(encoder, "other", TABLE).encode(changes)

@@ -13,7 +13,6 @@ from drainer.protocol.encoder import Decoder
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
-from drainer.protocol.schema_ids import Schemas
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.kafka import Broker
@@ -56,8 +55,7 @@ def decoder_of(protocol: str, registry: str) -> Decoder:
     options = ProtocolOptions(protocol)
     if protocol != "avro":
         return make_decoder(options)
-    schemas: Schemas = SchemaRegistry(RegistryAccess(registry))
-    return AvroDecoder(options, schemas)
+    return AvroDecoder(options, SchemaRegistry(RegistryAccess(registry)).schema)
 
 
 def id_of(row: RowEvent) -> int:

@@ -301,7 +301,7 @@ class PartitionDecoders:
         self._options = options
         self._decoders: dict[KafkaPartition, Decoder] = {}
         is_avro = PROTOCOLS.get(options.protocol.lower()) == "avro" and options.schema_registry
-        self._schemas = SchemaRegistry(access_of(options.schema_registry)) if is_avro else None
+        self._schemas = SchemaRegistry(access_of(options.schema_registry)).schema if is_avro else None
 
     def of(self, topic_partition: KafkaPartition) -> Decoder:
         """Return the decoder of a partition. Decoding raises MessageError, and the registry's errors if it does not

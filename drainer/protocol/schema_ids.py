@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from drainer.protocol.errors import MessageError
 
@@ -21,24 +21,6 @@ class RequiredSchema(NamedTuple):
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.schema)
-
-
-class Schemas(Protocol):
-    """Returns the schemas with which messages were written, for decoders."""
-
-    def schema(self, schema_id: int) -> str:
-        """Return the schema's text. Raises LookupError if no schema has this id."""
-        ...
-
-
-class KnownSchemas:
-    """Finds schemas in a mapping from id to text."""
-
-    def __init__(self, schemas: Mapping[int, str]) -> None:
-        self._schemas = schemas
-
-    def schema(self, schema_id: int) -> str:
-        return self._schemas[schema_id]
 
 
 def fingerprint(schema: str) -> str:

@@ -86,7 +86,9 @@ class Written:
         self.required: list[RequiredSchema] = []
         self._encoder = make_encoder(options)
         self._decoder = (
-            AvroDecoder(options, self._schemas) if isinstance(self._encoder, AvroEncoder) else make_decoder(options)
+            AvroDecoder(options, self._schemas.schema)
+            if isinstance(self._encoder, AvroEncoder)
+            else make_decoder(options)
         )
         self._told: set[object] = set()
 

@@ -41,7 +41,7 @@ from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, SchemaIds, header_of, merged, read_header
+from drainer.protocol.schema_ids import SchemaIds, header_of, merged, read_header
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry
@@ -116,7 +116,7 @@ def with_true_checksum(
     if found[CHECKSUM] == true:
         return framed
     with pytest.raises(MessageError, match=f"{true}, not {found[CHECKSUM]}"):
-        AvroDecoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
+        AvroDecoder(options, {schema_id: text}.__getitem__).decode(None, framed)
     length = len(_checksum_bytes(found))
     return framed[:-length] + _checksum_bytes({**found, CHECKSUM: true})
 
@@ -131,7 +131,7 @@ def _checksum_bytes(found: Mapping[str, Any]) -> bytes:
 
 
 def check_event(text: str, schema_id: int, framed: bytes, kind: Kind, commit_ts: int, options: ProtocolOptions) -> None:
-    (event,) = AvroDecoder(options, KnownSchemas({schema_id: text})).decode(None, framed)
+    (event,) = AvroDecoder(options, {schema_id: text}.__getitem__).decode(None, framed)
     assert isinstance(event, RowEvent)
     changes = {Kind.INSERT: Change.INSERT, Kind.UPDATE: Change.UPDATE}
     extended = options.enable_tidb_extension
@@ -157,7 +157,7 @@ def check_delete(vector: Vector) -> None:
     assert made.value is None
     key_schema = table_schemas(table, encoder.options).key
     assert key_schema is not None
-    decoder = AvroDecoder(encoder.options, KnownSchemas({schema_id: key_schema}))
+    decoder = AvroDecoder(encoder.options, {schema_id: key_schema}.__getitem__)
     (event,) = decoder.decode(made.key, None)
     assert isinstance(event, RowEvent)
     assert event.change is Change.DELETE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from drainer.protocol.avro.types import allowed_names
 from drainer.protocol.event import Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import KnownSchemas, merged
+from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_changes
@@ -42,13 +43,13 @@ _SIMPLE = {
 }
 
 
-def ready(table: Table, options: ProtocolOptions, **more: Any) -> tuple[AvroEncoder, KnownSchemas]:
+def ready(table: Table, options: ProtocolOptions, **more: Any) -> tuple[AvroEncoder, Callable[[int], str]]:
     """An encoder with ids for the table's schemas, and the schemas by those ids."""
     options = replace(options, **more)
     encoder = AvroEncoder(options)
     numbered = list(enumerate(encoder.required_schemas(TOPIC, table), 1))
     ids = merged({}, [(required, number) for number, required in numbered])
-    return encoder.with_ids(ids), KnownSchemas({number: required.schema for number, required in numbered})
+    return encoder.with_ids(ids), {number: required.schema for number, required in numbered}.__getitem__
 
 
 def options_of(schema: dict[str, Any], **more: Any) -> ProtocolOptions:

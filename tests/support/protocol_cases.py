@@ -20,7 +20,7 @@ from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, dml_head
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import KnownSchemas, merged
+from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import DecodedValue, TypeClass
 from drainer.row.text import enum_name, set_names
@@ -95,7 +95,7 @@ class Wire:
             for one in required:
                 self._texts.setdefault(one.schema, len(self._texts) + 1)
             self.encoder = self.encoder.with_ids(merged({}, [(one, self._texts[one.schema]) for one in required]))
-            known = KnownSchemas({number: text for text, number in self._texts.items()})
+            known = {number: text for text, number in self._texts.items()}.__getitem__
             self._decoder = AvroDecoder(self.case.options, known)
         for message in self.encoder.bootstrap(table, 5):
             self._decoder.decode(message.key, message.value)

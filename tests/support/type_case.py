@@ -164,7 +164,7 @@ def _avro(table: Table, value: DecodedValue) -> tuple[str, str]:
     """The value is what fastavro reads; bytes as text in latin1."""
     encoder, schemas = ready(table, ProtocolOptions("avro"))
     (row,) = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[(1, value)]))
-    schema = json.loads(schemas.schema(2))
+    schema = json.loads(schemas(2))
     found: Any = fastavro.schemaless_reader(BytesIO((row.value or b"")[5:]), fastavro.parse_schema(schema), None)
     kind = schema["fields"][1]["type"]
     if isinstance(kind, list):

@@ -29,7 +29,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import HEADER_BYTES, KnownSchemas, Schemas, read_header
+from drainer.protocol.schema_ids import HEADER_BYTES, read_header
 
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -200,10 +200,10 @@ class AvroDecoder:
     that Avro's names do not have. Each schema is requested only once. The checksum of a row is verified if the row has
     one."""
 
-    def __init__(self, options: ProtocolOptions, schemas: Schemas | None = None) -> None:
-        """`schemas`: a client of the registry, or schemas by id. Without it only watermark and DDL events can be read
-        (`avro_enable_watermark`)."""
-        self._schemas = schemas or KnownSchemas({})
+    def __init__(self, options: ProtocolOptions, schemas: Callable[[int], str] | None = None) -> None:
+        """`schemas`: returns the text of the schema of an id, or raises LookupError. Without it only watermark and DDL
+        events can be read (`avro_enable_watermark`)."""
+        self._schemas: Callable[[int], str] = schemas or {}.__getitem__
         self._zone = options.zone
         self._records: dict[int, Record] = {}
 
@@ -259,7 +259,7 @@ class AvroDecoder:
         record = self._records.get(schema_id)
         if record is None:
             try:
-                text = self._schemas.schema(schema_id)
+                text = self._schemas(schema_id)
             except LookupError:
                 raise MessageError(f"Avro: no schema has the id {schema_id}") from None
             record = self._records[schema_id] = Record(text)

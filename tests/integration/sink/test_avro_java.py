@@ -104,10 +104,10 @@ def test_java_avro_reads_every_type_and_writes_equal_bytes(avro: Java) -> None:
     for row in encoder.table(table, TOPIC).encode(make_changes(table, Kind.UPDATE, old=old, new=rows)):
         for data, schema_id in ((row.key, 1), (row.value, 2)):
             assert data is not None
-            record = avro.read(data[5:], schemas.schema(schema_id))
+            record = avro.read(data[5:], schemas(schema_id))
             assert avro.write(record) == data[5:]
     assert row.value is not None
-    shown = json.loads(avro.read(row.value[5:], schemas.schema(2)).toString())
+    shown = json.loads(avro.read(row.value[5:], schemas(2)).toString())
     assert [shown[f"n{n}"] for n in range(len(VALUES))] == [None] * len(VALUES)
     assert shown["_tidb_op"] == "u"
     assert shown["_ticdc_before"]["id"] == 0
@@ -151,7 +151,7 @@ def test_java_avro_fills_added_column_with_its_default(
     after = make_table("s", "t", [("a", FieldType(Tp.LONG)), ("c", kind)])
     newest = table_schemas(type(after)(after.schema, after.info, (*before.columns, *added.columns), 2, 2), options)
     assert row.value is not None
-    found = avro.read(row.value[5:], schemas.schema(1), newest.value)
+    found = avro.read(row.value[5:], schemas(1), newest.value)
     assert json.loads(found.toString()) == {"a": 1, "c": shown}
 
 

@@ -87,7 +87,7 @@ def test_recording_in_avro_has_every_row_with_registered_ids(
     found: list[list[Event]] = []
     for one in sorted(set(kafka.topics()) - before - {f"{topic}-control"}):
         for records in kafka.read(one):
-            decoder = AvroDecoder(options, registry)
+            decoder = AvroDecoder(options, registry.schema)
             try:
                 found.append([event for record in records for event in decoder.decode(record.key, record.value)])
             except MessageError as error:

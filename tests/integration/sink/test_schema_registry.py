@@ -65,7 +65,7 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
         assert first.schema(ids[one.subject][one.fingerprint]) == one.schema
 
     (row,) = encoder.with_ids(ids).table(table, topic).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
-    (event,) = AvroDecoder(OPTIONS, client(schema_registry)).decode(row.key, row.value)
+    (event,) = AvroDecoder(OPTIONS, client(schema_registry).schema).decode(row.key, row.value)
     assert isinstance(event, RowEvent)
     assert event.change is Change.INSERT
     assert event.new is not None
@@ -132,4 +132,4 @@ def test_unknown_schema_id_raises_lookup_error(schema_registry: SchemaRegistrySe
     with pytest.raises(LookupError):
         registry.schema(0x7FFFFFFF)
     with pytest.raises(MessageError, match="no schema has the id 2147483647"):
-        AvroDecoder(OPTIONS, registry).decode(None, b"\0\x7f\xff\xff\xff\x02")
+        AvroDecoder(OPTIONS, registry.schema).decode(None, b"\0\x7f\xff\xff\xff\x02")

@@ -15,7 +15,7 @@ from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
-from drainer.protocol.schema_ids import KnownSchemas, merged
+from drainer.protocol.schema_ids import merged
 from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
@@ -38,7 +38,7 @@ def both(protocol: str, given: dict[str, str]) -> tuple[Encoder, Decoder]:
     if encoder.registers:
         required = encoder.required_schemas("shop", TABLE)
         encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
-        schemas = KnownSchemas({number: one.schema for number, one in enumerate(required, 1)})
+        schemas = {number: one.schema for number, one in enumerate(required, 1)}.__getitem__
         return encoder, AvroDecoder(options, schemas)
     return encoder, make_decoder(options)
 

@@ -34,7 +34,7 @@ def check(
     changes = make_changes(table, Kind.INSERT, new=full, commit_ts=COMMIT_TS)
     encoded = encoder.table(table, TOPIC).encode(changes)
     assert [row.commit_ts for row in encoded] == [COMMIT_TS] * len(rows)
-    parsed = fastavro.parse_schema(json.loads(schemas.schema(2)))
+    parsed = fastavro.parse_schema(json.loads(schemas(2)))
     for n, (row, made) in enumerate(zip(full, encoded, strict=True)):
         assert made.key == b"\0\0\0\0\1" + bytes((((n - 1) << 1) ^ ((n - 1) >> 63),))
         assert made.value is not None

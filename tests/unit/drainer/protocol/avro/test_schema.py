@@ -137,7 +137,7 @@ def test_reader_with_newer_schema_fills_added_column_with_default(
     assert row.value is not None
     added = with_default(kind, **default).columns[0]
     after = replace(before, columns=(*before.columns, added))
-    written, newest = (json.loads(text) for text in (schemas.schema(1), table_schemas(after, AVRO).value))
+    written, newest = (json.loads(text) for text in (schemas(1), table_schemas(after, AVRO).value))
     found = fastavro.schemaless_reader(
         BytesIO(row.value[5:]), fastavro.parse_schema(written), fastavro.parse_schema(newest)
     )
@@ -155,7 +155,7 @@ def test_new_message_is_read_by_old_schema() -> None:
     encoder, schemas = ready(after, TICDC)
     (row,) = encoder.table(after, TOPIC).encode(make_changes(after, Kind.INSERT, new=[[1, 2, 0.5]]))
     assert row.value is not None
-    written = fastavro.parse_schema(json.loads(schemas.schema(1)))
+    written = fastavro.parse_schema(json.loads(schemas(1)))
     old = fastavro.parse_schema(json.loads(table_schemas(before, TICDC).value))
     assert fastavro.schemaless_reader(BytesIO(row.value[5:]), written, old) == {"a": 1, "b": None, "d": 0.5}
     wide = make_table("s", "t", [("a", FieldType(Tp.LONGLONG)), ("c", FieldType(Tp.DOUBLE)), kinds[2]])

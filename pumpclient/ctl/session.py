@@ -65,8 +65,7 @@ class CommandSession:
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
         """Return the state of a pump. Raises NodeSilent if it does not answer, CommandError if it is a Go pump."""
-        request = pb.InspectReq(cluster_id=await self.cluster_id(), pending_max=pending_max)
-        return await self._call(host, "Inspect", request)  # type: ignore[no-any-return]
+        return await self._call(host, "Inspect", pending_max=pending_max)  # type: ignore[no-any-return]
 
     async def inspect_all(
         self, pumps: Sequence[NodeStatus], pending_max: int
@@ -89,12 +88,10 @@ class CommandSession:
         return await PublishedJobs(self.etcd).finished(prewrite.ddl_job_id for prewrite in prewrites)
 
     async def settle(self, host: str, start_ts: int, commit_ts: int) -> pb.SettleResp:
-        request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
-        return await self._call(host, "Settle", request)  # type: ignore[no-any-return]
+        return await self._call(host, "Settle", start_ts=start_ts, commit_ts=commit_ts)  # type: ignore[no-any-return]
 
     async def skip_binlog(self, host: str, commit_ts: int, *, dry_run: bool) -> pb.PassOverResp:
-        request = pb.PassOverReq(cluster_id=await self.cluster_id(), commit_ts=commit_ts, dry_run=dry_run)
-        return await self._call(host, "PassOver", request)  # type: ignore[no-any-return]
+        return await self._call(host, "PassOver", commit_ts=commit_ts, dry_run=dry_run)  # type: ignore[no-any-return]
 
     async def settle_many(self, host: str, ends: Sequence[tuple[int, int]]) -> list[str]:
         """Settle each (start_ts, commit_ts), many concurrently over one connection. Return "" or the error for each.
@@ -121,11 +118,10 @@ class CommandSession:
 
     async def outcome(self, host: str, start_ts: Sequence[int]) -> Sequence[int]:
         """Return the commit_ts with which the pump serves each transaction, 0 if it serves none."""
-        request = pb.OutcomeReq(cluster_id=await self.cluster_id(), start_ts=start_ts)
-        answer = await self._call(host, "Outcome", request)
-        return list(answer.commit_ts)
+        return list((await self._call(host, "Outcome", start_ts=start_ts)).commit_ts)
 
-    async def _call(self, host: str, method: str, request: Any) -> Any:
+    async def _call(self, host: str, method: str, **fields: Any) -> Any:
+        request = getattr(pb, f"{method}Req")(cluster_id=await self.cluster_id(), **fields)
         async with open_channel(host, self.security) as channel:
             stub = stub_of(channel, pb.DESCRIPTOR, "PumpExt")
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Protocol, cast
 
 import grpc
@@ -147,15 +148,7 @@ class ExtensionPump:
 
     async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
-        request = ext.WatermarkReq(
-            cluster_id=self._cluster_id,
-            after_ts=after_ts,
-            batch_bytes_max=limits.batch_bytes_max,
-            batch_count_max=limits.batch_count_max,
-            stop_at_schema=limits.stop_at_schema,
-            schema_version=limits.schema_version,
-            large_bytes_min=limits.large_bytes_min,
-        )
+        request = ext.WatermarkReq(cluster_id=self._cluster_id, after_ts=after_ts, **asdict(limits))
         answer: ext.WatermarkResp = await self._answer(self._stub.Watermark, request, after_ts)
         if 0 < after_ts < answer.purged_ts:
             raise PurgedPosition(after_ts, answer.purged_ts)

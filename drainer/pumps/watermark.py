@@ -90,7 +90,7 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of a batch, sent to each pump. 0: no limit.
+    """Limits of a batch, sent to each pump as the fields of these names in WatermarkReq. 0: no limit.
 
     `stop_at_schema`: end before the first DDL and before the first row above `schema_version`. `large_bytes_min`: end
     before a row transaction of more bytes, which becomes a batch of its own.

@@ -61,28 +61,27 @@ class SourceOptions:
                 f"data source binlog: end-ts {end_ts} ({tso.format_utc(end_ts)}) is before start-ts {start_ts} "
                 f"({tso.format_utc(start_ts)})"
             )
+        texts: dict[str, Any] = {name.replace("-", "_"): given[name] for name in _TEXTS if name in given}
         return cls(
             pd_urls=urls,
             cluster_id=_number(given, "cluster-id", 0),
-            pd_addr=given.get("pd-addr", ""),
-            tso_source=given.get("tso-source", "auto"),
             start_ts=start_ts,
             end_ts=end_ts,
             batch_bytes_max=_number(given, "batch-bytes-max", BATCH_BYTES_MAX) or BATCH_BYTES_MAX,
             packed=_truth(given, "packed"),
             **_typed(given),
-            planner=given.get("planner", ""),
-            planner_key=given.get("planner-key", ""),
-            error_secret=given.get("error-secret", ""),
-            blob_folder=given.get("blob-folder", ""),
+            **texts,
             security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
         )
 
 
+_TEXTS = (
+    "pd-addr", "tso-source", "history-file", "history-url", "rules-file",
+    "planner", "planner-key", "error-secret", "blob-folder",
+)  # fmt: skip
 _KNOWN = {
-    "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
-    "table", "history-file", "history-url", "schema-changes", "zero-dates",
-    "rules-file", "planner", "planner-key", "error-secret", "blob-folder", "ssl-ca", "ssl-cert", "ssl-key",
+    *_TEXTS, "pd-urls", "cluster-id", "start-ts", "end-ts", "batch-bytes-max", "packed",
+    "table", "schema-changes", "zero-dates", "ssl-ca", "ssl-cert", "ssl-key",
 }  # fmt: skip
 
 
@@ -119,11 +118,8 @@ def _typed(given: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError("data source binlog: the options packed and table exclude each other")
     return {
         "tables": tables,
-        "history_file": given.get("history-file", ""),
-        "history_url": given.get("history-url", ""),
         "schema_changes": _one_of(given, "schema-changes", ("fail", "collect")),
         "zero_dates": _one_of(given, "zero-dates", ("null", "fail")),
-        "rules_file": given.get("rules-file", ""),
     }
 
 

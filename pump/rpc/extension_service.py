@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,23 +42,16 @@ def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
     return encoded
 
 
+@dataclass(eq=False)
 class ExtService:
     """Handlers of `binlog.ext.PumpExt`. Those of single calls get and return protobuf messages."""
 
-    def __init__(
-        self,
-        store: Store,
-        gate: Gate,
-        in_flight: InFlight | None = None,
-        *,
-        node_id: str,
-        state: Callable[[], str],
-    ) -> None:
-        self._store = store
-        self._in_flight = in_flight or InFlight()
-        self._gate = gate
-        self._node_id = node_id
-        self._state = state
+    store: Store
+    gate: Gate
+    in_flight: InFlight = field(default_factory=InFlight)
+    _: KW_ONLY
+    node_id: str
+    state: Callable[[], str]
 
     def service(self) -> Service:
         return Service(
@@ -77,7 +71,7 @@ class ExtService:
     def _request(self, kind: Any, data: Buffer) -> Any:
         """Parse a message to this cluster. Raises DecodeError, ClusterMismatch."""
         request = parsed(kind, bytes(data))
-        self._gate.check(request.cluster_id)
+        self.gate.check(request.cluster_id)
         return request
 
     def _unary(self, kind: Any, handler: Callable[[Any], Awaitable[Any]]) -> Method:
@@ -123,7 +117,7 @@ class ExtService:
             refused = received.refused
             if not isinstance(refused, BinlogError):
                 try:
-                    with self._in_flight.request(len(payloads) * PAYLOAD_BYTES, held=len(received.data)):
+                    with self.in_flight.request(len(payloads) * PAYLOAD_BYTES, held=len(received.data)):
                         return _answer(batch_id, await self._write(cluster_id, payloads))
                 except Overloaded as error:
                     refused = error
@@ -134,7 +128,7 @@ class ExtService:
     async def _write(self, cluster_id: int, payloads: Sequence[bytes]) -> Sequence[BinlogError | None]:
         began_s, results = time.monotonic(), None
         try:
-            results = await self._gate.write(self._store, "WriteBatch", cluster_id, payloads)
+            results = await self.gate.write(self.store, "WriteBatch", cluster_id, payloads)
         finally:
             taken = results is not None and not any(results)
             call_metrics.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
@@ -145,8 +139,8 @@ class ExtService:
         bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
         part_bytes_max = min(request.part_bytes_max or MESSAGE_BYTES_CAP, MESSAGE_BYTES_CAP)
         end = pb.PullEnd()
-        with call_metrics.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
-            async for message in self._store.reads.pull_as(
+        with call_metrics.pulling("PullRange"), self.in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
+            async for message in self.store.reads.pull_as(
                 partial(range_messages, message_bytes_max=bytes_max),
                 request.after_ts,
                 request.until_ts,
@@ -162,7 +156,7 @@ class ExtService:
         yield pb.PullRangeResp(end=end).SerializeToString()
 
     async def count(self, request: Any) -> Any:
-        plan = await self._store.reads.count(request.after_ts, request.until_ts)
+        plan = await self.store.reads.count(request.after_ts, request.until_ts)
         return pb.CountResp(count=plan.batch_count, bytes=plan.batch_bytes, bytes_exact=plan.bytes_exact)
 
     async def watermark(self, request: Any) -> Any:
@@ -171,19 +165,19 @@ class ExtService:
         The order matters. The resolved ts is computed first, and the index is read after it (rule 4: resolved never
         decreases). The purge point is read last: a binlog that it does not cover then was in the index when the index
         was read."""
-        state = self._state()
-        resolved_ts = await self._store.resolver.refresh()
+        state = self.state()
+        resolved_ts = await self.store.resolver.refresh()
         response: Any = pb.WatermarkResp(batch_end_ts=resolved_ts)
         if request.batch_bytes_max and request.after_ts < resolved_ts:
-            response = await self._store.reads.plan(request.after_ts, resolved_ts, request)
+            response = await self.store.reads.plan(request.after_ts, resolved_ts, request)
         response.resolved_ts, response.state = resolved_ts, state
-        response.purged_ts = self._store.reads.purged_ts
+        response.purged_ts = self.store.reads.purged_ts
         self._tell_oldest(response)
         return response
 
     def _tell_oldest(self, response: Any) -> None:
         """Add the prewrite that holds the resolved ts of this answer back, if there is one."""
-        entry = self._store.oldest_pending()
+        entry = self.store.oldest_pending()
         if entry is None or entry.start_ts > response.resolved_ts + 1:
             return
         response.oldest_pending.start_ts = entry.start_ts
@@ -193,10 +187,10 @@ class ExtService:
 
     async def inspect(self, request: Any) -> Any:
         now_s = time.monotonic()
-        store = self._store
+        store = self.store
         response = pb.InspectResp(
-            node_id=self._node_id,
-            state=self._state(),
+            node_id=self.node_id,
+            state=self.state(),
             resolved_ts=store.resolved_ts,
             max_commit_ts=store.index.largest_complete(),
             purged_ts=store.reads.purged_ts,
@@ -217,15 +211,15 @@ class ExtService:
         return response
 
     async def settle(self, request: Any) -> Any:
-        await self._store.writes.settle(request.start_ts, request.commit_ts)
+        await self.store.writes.settle(request.start_ts, request.commit_ts)
         return pb.SettleResp(commit_ts=request.commit_ts)
 
     async def skip_binlog(self, request: Any) -> Any:
-        return await self._store.reads.skip_binlog(request.commit_ts, dry_run=request.dry_run)
+        return await self.store.reads.skip_binlog(request.commit_ts, dry_run=request.dry_run)
 
     async def outcome(self, request: Any) -> Any:
         if len(request.start_ts) > PENDING_MAX:
             raise TooManyItems("start_ts", PENDING_MAX)
         # In a thread, because parts of the index may have to be read from the disk.
-        outcomes = await asyncio.to_thread(lambda: list(map(self._store.reads.outcome, request.start_ts)))
+        outcomes = await asyncio.to_thread(lambda: list(map(self.store.reads.outcome, request.start_ts)))
         return pb.OutcomeResp(commit_ts=outcomes)

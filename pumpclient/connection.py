@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
@@ -34,31 +35,25 @@ OPTIONS = (
 )
 
 
+@dataclass(eq=False)
 class Connection:
     """Writes to one pump. `write` and `probe` return failures of the pump and the network as an Answer; they do not
     raise.
     """
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        cluster_id: int,
-        timeout_s: float,
-        security: Security | None = None,
-    ) -> None:
-        self.host = host
-        self._cluster_id = cluster_id
-        self._timeout_s = timeout_s
-        self._security = security
-        self._channel: grpc.aio.Channel | None = None
-        self._batch: BatchWriter | None = None
-        self._dialling: asyncio.Task[grpc.aio.Channel | Answer] | None = None
-        self._dialled_s = 0.0
-        self._closing: set[asyncio.Task[None]] = set()
-        self._use_extension = True  # False once the pump has refused a message of the extension for its size
-        self.has_extension = True
-        self.open_bytes = self.open_count = 0  # writes that are not answered yet
+    host: str
+    cluster_id: int
+    timeout_s: float
+    security: Security | None = None
+    has_extension: bool = True
+    open_bytes: int = 0  # of writes that are not answered yet
+    open_count: int = 0
+    _channel: grpc.aio.Channel | None = None
+    _batch: BatchWriter | None = None
+    _dialling: asyncio.Task[grpc.aio.Channel | Answer] | None = None
+    _dialled_s: float = 0.0
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
+    _use_extension: bool = True  # False once the pump has refused a message of the extension for its size
 
     async def write(self, payload: bytes) -> Answer:
         """Write one binlog and wait until it is durable or has failed."""
@@ -71,7 +66,7 @@ class Connection:
             self.open_count -= 1
 
     async def _write(self, payload: bytes) -> Answer:
-        if self._batch is not None and self._batch.silent_s > self._timeout_s:
+        if self._batch is not None and self._batch.silent_s > self.timeout_s:
             self.reset()  # earlier writes moved on to other pumps, so nothing else would notice that the stream is dead
         channel = await self._connected()
         if isinstance(channel, Answer):
@@ -80,7 +75,7 @@ class Connection:
             answer = await self._write_batched(channel, payload)
             if answer is not None:
                 return answer
-        return await self._write_plain(channel, payload, self._timeout_s)
+        return await self._write_plain(channel, payload, self.timeout_s)
 
     async def probe(self, *, timeout_s: float) -> Answer:
         """Send an empty binlog. A pump that accepts prewrites accepts it, and no pump stores it (P-RPC-05)."""
@@ -128,9 +123,9 @@ class Connection:
     async def _dial(self) -> grpc.aio.Channel | Answer:
         """Connect and wait until the channel is ready, so that a failure to connect means that nothing was sent."""
         try:
-            channel = open_channel(self.host, self._security, OPTIONS)
+            channel = open_channel(self.host, self.security, OPTIONS)
             try:
-                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
+                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self.timeout_s)):
                     stands = await _stands(channel)
             except TimeoutError:
                 stands = False
@@ -155,7 +150,7 @@ class Connection:
             batch, answer = await self._batched(channel, payload)
         if answer is batch.late:
             self._drop(channel)
-            return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
+            return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self.timeout_s} s")
         if batch.unsupported:
             self.has_extension = False
             return None
@@ -168,13 +163,13 @@ class Connection:
 
     async def _batched(self, channel: grpc.aio.Channel, payload: bytes) -> tuple[BatchWriter, Answer]:
         if self._batch is None or self._batch.ended:
-            self._batch = BatchWriter(channel, cluster_id=self._cluster_id, timeout_s=self._timeout_s)
+            self._batch = BatchWriter(channel, cluster_id=self.cluster_id, timeout_s=self.timeout_s)
         batch = self._batch
         return batch, await batch.write(payload)
 
     async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes, timeout_s: float) -> Answer:
         stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
-        request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+        request = pump_pb2.WriteBinlogReq(clusterID=self.cluster_id, payload=payload)
         try:
             response = await stub.WriteBinlog(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:

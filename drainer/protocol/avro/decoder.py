@@ -203,7 +203,7 @@ class AvroDecoder:
     def __init__(self, options: ProtocolOptions, schemas: Callable[[int], str] | None = None) -> None:
         """`schemas`: returns the text of the schema of an id, or raises LookupError. Without it only watermark and DDL
         events can be read (`avro_enable_watermark`)."""
-        self._schemas: Callable[[int], str] = schemas or {}.__getitem__
+        self._schemas: Callable[[int], str] = schemas or dict[int, str]().__getitem__
         self._zone = options.zone
         self._records: dict[int, Record] = {}
 

@@ -7,24 +7,16 @@ from typing import Final
 
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexInfo
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
 
 from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import column_sql, default_sql, literal
+from drainer.ddl.mysql_partitions import partitioning_sql
 from drainer.ddl.table_diff import (
-    AddPartitions,
     ColumnChange,
-    CountPartitions,
-    DropPartitions,
-    PartitionDiff,
-    RemovePartitioning,
-    ReorganizePartitions,
-    Repartition,
     TableDiff,
-    TruncatePartitions,
     all_indexes,
     has_no_default,
     is_counted,
@@ -33,71 +25,6 @@ from drainer.ddl.table_diff import (
     same_type,
     shown_columns,
 )
-
-# SQL of partitioning for MySQL and MariaDB. Pure.
-
-
-def partitioning_sql(info: TableInfo) -> str:
-    """`PARTITION BY …`, '' for a table without partitions."""
-    parts = info.partition
-    if parts is None or not parts.enable:
-        return ""
-    names = ", ".join(map(quoted, parts.columns))
-    if parts.type in (PartitionType.RANGE, PartitionType.LIST):
-        method = parts.type.name
-        what = f"{method} COLUMNS ({names})" if parts.columns else f"{method} ({parts.expr})"
-        return f"PARTITION BY {what} ({_definitions(parts, parts.definitions)})"
-    if parts.type not in (PartitionType.HASH, PartitionType.KEY):
-        return ""
-    what = f"HASH ({parts.expr})" if parts.type == PartitionType.HASH else f"KEY ({names})"
-    text = f"PARTITION BY {what} PARTITIONS {len(parts.definitions) or parts.num}"
-    if any(d.name.lower() != f"p{n}" or _comment(d) for n, d in enumerate(parts.definitions)):
-        text += f" ({_definitions(parts, parts.definitions)})"
-    return text
-
-
-def _definitions(parts: PartitionInfo, definitions: tuple[PartitionDefinition, ...]) -> str:
-    """Return the partitions' definitions, as `PARTITION p VALUES LESS THAN (10), …`."""
-    return ", ".join(f"PARTITION {quoted(one.name)}{_values(parts, one)}{_comment(one)}" for one in definitions)
-
-
-def _values(parts: PartitionInfo, definition: PartitionDefinition) -> str:
-    if parts.type == PartitionType.RANGE:
-        return f" VALUES LESS THAN ({', '.join(definition.less_than)})"
-    if parts.type != PartitionType.LIST:
-        return ""
-    if any(value.upper() == "DEFAULT" for row in definition.in_values for value in row):
-        return " DEFAULT"
-    rows = (", ".join(row) for row in definition.in_values)
-    many = len(parts.columns) > 1
-    return f" VALUES IN ({', '.join(f'({row})' if many else row for row in rows)})"
-
-
-def _comment(definition: PartitionDefinition) -> str:
-    comment = definition.rest.get("comment")
-    return f" COMMENT = {literal(comment)}" if isinstance(comment, str) and comment else ""
-
-
-def partition_change_sql(diff: PartitionDiff, after: TableInfo) -> str:
-    """The ALTER TABLE clause of one partition change."""
-    if isinstance(diff, RemovePartitioning):
-        return "REMOVE PARTITIONING"
-    if isinstance(diff, Repartition):
-        return partitioning_sql(after)
-    if isinstance(diff, CountPartitions):
-        return f"ADD PARTITION PARTITIONS {diff.more}" if diff.more > 0 else f"COALESCE PARTITION {-diff.more}"
-    if isinstance(diff, TruncatePartitions):
-        return f"TRUNCATE PARTITION {', '.join(map(quoted, diff.names))}"
-    if isinstance(diff, DropPartitions):
-        return f"DROP PARTITION {', '.join(map(quoted, diff.names))}"
-    parts = after.partition
-    assert parts is not None
-    if isinstance(diff, AddPartitions):
-        return f"ADD PARTITION ({_definitions(parts, diff.definitions)})"
-    assert isinstance(diff, ReorganizePartitions)
-    names = ", ".join(map(quoted, diff.names))
-    return f"REORGANIZE PARTITION {names} INTO ({_definitions(parts, diff.definitions)})"
-
 
 # SQL of indexes, foreign keys and CHECK constraints for MySQL and MariaDB. Pure.
 # Name of the unique key that replaces a primary key on a generated column where the server does not support it.
@@ -187,7 +114,7 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> str:
         items += [text for check in checks(info) if (text := check_sql(check, dialect))]
     text = f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(items)})"
     options = [_charset(info, dialect), _auto_increment(info.auto_inc_id if _counts(info) else 0)]
-    options += [f"COMMENT = {literal(info.comment)}" if info.comment else "", partitioning_sql(info)]
+    options += [f"COMMENT = {literal(info.comment)}" if info.comment else "", partitioning_sql(info.partition)]
     return " ".join([text, *filter(None, options)])
 
 
@@ -199,7 +126,7 @@ def alter_table(schema: str, before: TableInfo, after: TableInfo, diff: TableDif
     clauses += [*_indexes(after, diff, dialect), *_constraints(schema, after, diff, dialect)]
     clauses += _options(after, diff, dialect)
     statements = [head + ", ".join(clauses)] if clauses else []
-    return statements + [head + partition_change_sql(change, after) for change in diff.partitions]
+    return statements + [head + clause for clause in diff.partitions]
 
 
 def foreign_key_statements(schema: str, info: TableInfo) -> list[str]:

@@ -14,12 +14,12 @@ from typing import Final
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag
 
 from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
 from drainer.ddl.lexer import tokens
+from drainer.ddl.mysql_partitions import partition_clauses
 
 # Columns of a table before and after a DDL.
 
@@ -53,127 +53,6 @@ def changed_names(query: str) -> list[tuple[str, str]]:
     return found
 
 
-# Difference of two PartitionInfos: the partition changes of a DDL. Pure.
-#
-# Partitions are matched by physical id. Whether the rows of removed partitions were kept follows only from the job
-# type: TRUNCATE and REORGANIZE may both leave the same names with new ids.
-
-_WHOLE: Final = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING})
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePartitioning:
-    """REMOVE PARTITIONING: all rows are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repartition:
-    """PARTITION BY as in the TableInfo: all rows are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class TruncatePartitions:
-    """TRUNCATE PARTITION of these."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropPartitions:
-    """DROP PARTITION of these, with their rows."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
-    """ADD PARTITION: new, empty partitions."""
-
-    definitions: tuple[PartitionDefinition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReorganizePartitions:
-    """REORGANIZE PARTITION: the rows of `names` are moved to `definitions`."""
-
-    names: tuple[str, ...]
-    definitions: tuple[PartitionDefinition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CountPartitions:
-    """ADD or COALESCE PARTITION of a HASH or KEY table. `more`: change of the number of partitions, negative for
-    fewer."""
-
-    more: int
-
-
-PartitionDiff = (
-    RemovePartitioning
-    | Repartition
-    | TruncatePartitions
-    | DropPartitions
-    | AddPartitions
-    | ReorganizePartitions
-    | CountPartitions
-)
-
-
-def partition_diff(
-    before: PartitionInfo | None, after: PartitionInfo | None, kind: ActionType
-) -> tuple[PartitionDiff, ...]:
-    """The partition changes in order. `kind`: type of the DDL job."""
-    had, has = _enabled(before), _enabled(after)
-    if has is None:
-        return () if had is None else (RemovePartitioning(),)
-    if had is None:
-        return (Repartition(),)
-    if kind in _WHOLE:
-        return () if _same(had, has) else (Repartition(),)
-    if kind == ActionType.TRUNCATE_TABLE_PARTITION:
-        old = {d.name.lower(): d.id for d in had.definitions}
-        emptied = tuple(d.name for d in has.definitions if old.get(d.name.lower()) != d.id)
-        return (TruncatePartitions(emptied),) if emptied else ()
-    if has.type not in (PartitionType.RANGE, PartitionType.LIST):
-        more = (len(has.definitions) or has.num) - (len(had.definitions) or had.num)
-        return (CountPartitions(more),) if more else ()
-    if kind == ActionType.REORGANIZE_PARTITION:
-        return (_reorganized(had, has),)
-    return tuple(_come_and_gone(had, has))
-
-
-def _enabled(parts: PartitionInfo | None) -> PartitionInfo | None:
-    return parts if parts is not None and parts.enable else None
-
-
-def _same(had: PartitionInfo, has: PartitionInfo) -> bool:
-    if (had.type, had.expr, had.columns, had.num) != (has.type, has.expr, has.columns, has.num):
-        return False
-    return [(d.name, d.less_than, d.in_values) for d in had.definitions] == [
-        (d.name, d.less_than, d.in_values) for d in has.definitions
-    ]
-
-
-def _reorganized(had: PartitionInfo, has: PartitionInfo) -> PartitionDiff:
-    stay = {d.id for d in had.definitions} & {d.id for d in has.definitions}
-    gone = [n for n, d in enumerate(had.definitions) if d.id not in stay]
-    come = [n for n, d in enumerate(has.definitions) if d.id not in stay]
-    beside = all(run == list(range(run[0], run[0] + len(run))) for run in (gone, come) if run)
-    if not gone or not come or not beside or gone[0] != come[0]:
-        return Repartition()
-    return ReorganizePartitions(tuple(had.definitions[n].name for n in gone), tuple(has.definitions[n] for n in come))
-
-
-def _come_and_gone(had: PartitionInfo, has: PartitionInfo) -> Iterator[PartitionDiff]:
-    old, new = {d.name.lower(): d for d in had.definitions}, {d.name.lower(): d for d in has.definitions}
-    gone = tuple(d.name for name, d in old.items() if name not in new)
-    come = tuple(d for name, d in new.items() if name not in old)
-    if gone:
-        yield DropPartitions(gone)
-    if come:
-        yield AddPartitions(come)
-
-
 # The flags that are part of a column's definition; the others follow from its indexes.
 _DEFINING: Final = Flag.NOT_NULL | Flag.UNSIGNED | Flag.ZEROFILL | Flag.ON_UPDATE_NOW
 
@@ -193,7 +72,7 @@ class TableDiff:
     """The changes of one table. `columns`: in the order of the table; each `position` assumes that the changes before
     are made. `dropped_indexes`: without indexes all of whose columns are dropped, which servers drop with the columns.
     `shown_indexes`: whose visibility changes. `charset`: whether the table's default changes. `auto_increment`: the new
-    base, 0 if unchanged."""
+    base, 0 if unchanged. `partitions`: clauses of ALTER TABLE for MySQL and MariaDB."""
 
     dropped_columns: tuple[ColumnInfo, ...] = ()
     columns: tuple[ColumnChange, ...] = ()
@@ -208,7 +87,7 @@ class TableDiff:
     charset: bool = False
     comment: bool = False
     auto_increment: int = 0
-    partitions: tuple[PartitionDiff, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 def table_diff(before: TableInfo, after: TableInfo, *, kind: ActionType, query: str = "") -> TableDiff:
@@ -236,7 +115,7 @@ def table_diff(before: TableInfo, after: TableInfo, *, kind: ActionType, query: 
         charset=(before.charset, before.collate) != (after.charset, after.collate) and bool(after.charset),
         comment=before.comment != after.comment,
         auto_increment=base if any(is_counted(after, column) for column in new) else 0,
-        partitions=partition_diff(before.partition, after.partition, kind),
+        partitions=partition_clauses(before.partition, after.partition, kind),
     )
 
 

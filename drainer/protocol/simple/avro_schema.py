@@ -27,20 +27,22 @@ def named(name: str) -> str:
     return f"{NAMESPACE}.{name}"
 
 
-def _field(name: str, kind: object) -> Field:
-    return {"name": name, "type": kind}
-
-
-def _maybe(name: str, kind: object, *, default: bool = True) -> Field:
-    return {"name": name, "type": ["null", kind]} | ({"default": None} if default else {})
+def _maybe(kind: object) -> tuple[object, ...]:
+    """Return the type of a field that may be null, which is its default."""
+    return "null", kind
 
 
 def _list(items: str) -> Field:
     return {"type": "array", "items": items}
 
 
-def _record(name: str, *fields: Field) -> Field:
-    return {"namespace": NAMESPACE, "name": name, "type": "record", "fields": [*fields]}
+def _record(name: str, /, **fields: object) -> Field:
+    """`fields`: the type of each."""
+    made = [
+        {"name": of, "type": [*kind], "default": None} if isinstance(kind, tuple) else {"name": of, "type": kind}
+        for of, kind in fields.items()
+    ]
+    return {"namespace": NAMESPACE, "name": name, "type": "record", "fields": made}
 
 
 def _enum(name: str, symbols: tuple[str, ...]) -> Field:
@@ -51,11 +53,6 @@ def _enum(name: str, symbols: tuple[str, ...]) -> Field:
 VALUES: Final = ("null", "long", "float", "double", "string", "bytes", named("Timestamp"), named("UnsignedBigint"))
 
 
-_VERSION: Final = _field("version", "int")
-_COMMIT: Final = _field("commitTs", "long")
-_BUILD: Final = _field("buildTs", "long")
-
-
 def document() -> list[Field]:
     return [*_of_schemas(), *_of_events(), *_of_rows()]
 
@@ -64,62 +61,52 @@ def _of_schemas() -> list[Field]:
     return [
         _record(
             "DataType",
-            _field("mysqlType", "string"),
-            _field("charset", "string"),
-            _field("collate", "string"),
-            _field("length", "long"),
-            _maybe("decimal", "int"),
-            _maybe("elements", _list("string")),
-            _maybe("unsigned", "boolean"),
-            _maybe("zerofill", "boolean"),
+            mysqlType="string",
+            charset="string",
+            collate="string",
+            length="long",
+            decimal=_maybe("int"),
+            elements=_maybe(_list("string")),
+            unsigned=_maybe("boolean"),
+            zerofill=_maybe("boolean"),
         ),
         _record(
-            "ColumnSchema",
-            _field("name", "string"),
-            _field("dataType", named("DataType")),
-            _field("nullable", "boolean"),
-            _maybe("default", "string", default=False),
+            "ColumnSchema", name="string", dataType=named("DataType"), nullable="boolean", default=["null", "string"]
         ),
         _record(
             "IndexSchema",
-            _field("name", "string"),
-            _field("unique", "boolean"),
-            _field("primary", "boolean"),
-            _field("nullable", "boolean"),
-            _field("columns", _list("string")),
+            name="string",
+            unique="boolean",
+            primary="boolean",
+            nullable="boolean",
+            columns=_list("string"),
         ),
         _record(
             "TableSchema",
-            _field("database", "string"),
-            _field("table", "string"),
-            _field("tableID", "long"),
-            _field("version", "long"),
-            _field("columns", _list(named("ColumnSchema"))),
-            _field("indexes", _list(named("IndexSchema"))),
+            database="string",
+            table="string",
+            tableID="long",
+            version="long",
+            columns=_list(named("ColumnSchema")),
+            indexes=_list(named("IndexSchema")),
         ),
     ]
 
 
 def _of_events() -> list[Field]:
     return [
-        _record(
-            "Checksum",
-            _VERSION,
-            _field("corrupted", "boolean"),
-            _field("current", "long"),
-            _field("previous", "long"),
-        ),
-        _record("Watermark", _VERSION, _COMMIT, _BUILD),
-        _record("Bootstrap", _VERSION, _BUILD, _field("tableSchema", named("TableSchema"))),
+        _record("Checksum", version="int", corrupted="boolean", current="long", previous="long"),
+        _record("Watermark", version="int", commitTs="long", buildTs="long"),
+        _record("Bootstrap", version="int", buildTs="long", tableSchema=named("TableSchema")),
         _record(
             "DDL",
-            _VERSION,
-            _field("type", _enum("DDLType", DDL_KINDS)),
-            _field("sql", "string"),
-            _COMMIT,
-            _BUILD,
-            _maybe("tableSchema", named("TableSchema")),
-            _maybe("preTableSchema", named("TableSchema")),
+            version="int",
+            type=_enum("DDLType", DDL_KINDS),
+            sql="string",
+            commitTs="long",
+            buildTs="long",
+            tableSchema=_maybe(named("TableSchema")),
+            preTableSchema=_maybe(named("TableSchema")),
         ),
     ]
 
@@ -127,28 +114,28 @@ def _of_events() -> list[Field]:
 def _of_rows() -> list[Field]:
     image = {"type": "map", "values": [*VALUES], "default": None}
     return [
-        _record("Timestamp", _field("location", "string"), _field("value", "string")),
-        _record("UnsignedBigint", _field("value", "long")),
+        _record("Timestamp", location="string", value="string"),
+        _record("UnsignedBigint", value="long"),
         _record(
             "DML",
-            _VERSION,
-            _field("database", "string"),
-            _field("table", "string"),
-            _field("tableID", "long"),
-            _field("type", _enum("DMLType", CHANGES)),
-            _COMMIT,
-            _BUILD,
-            _field("schemaVersion", "long"),
-            _maybe("claimCheckLocation", "string"),
-            _maybe("handleKeyOnly", "boolean"),
-            _maybe("checksum", named("Checksum")),
-            _maybe("data", image),
-            _maybe("old", image),
+            version="int",
+            database="string",
+            table="string",
+            tableID="long",
+            type=_enum("DMLType", CHANGES),
+            commitTs="long",
+            buildTs="long",
+            schemaVersion="long",
+            claimCheckLocation=_maybe("string"),
+            handleKeyOnly=_maybe("boolean"),
+            checksum=_maybe(named("Checksum")),
+            data=_maybe(image),
+            old=_maybe(image),
         ),
         _record(
             "Message",
-            _field("type", _enum("MessageType", KINDS)),
-            _field("payload", [named("Watermark"), named("Bootstrap"), named("DDL"), named("DML")]),
+            type=_enum("MessageType", KINDS),
+            payload=[named("Watermark"), named("Bootstrap"), named("DDL"), named("DML")],
         ),
     ]
 
@@ -215,7 +202,7 @@ def read_document(data: bytes) -> Document:
         raise MessageError("Simple message: another record of the schema than a message")
     kind, payload = message["type"], message["payload"]
     found: Document = {name: value for name, value in payload.items() if value is not None}
-    expected = {"DDL": DDL_KINDS, "DML": ("INSERT", "UPDATE", "DELETE")}.get(kind)
+    expected = {"DDL": DDL_KINDS, "DML": CHANGES}.get(kind)
     if expected is None:
         found["type"] = kind
     if "type" not in found or (expected is not None and found["type"] not in expected):

@@ -8,7 +8,7 @@ from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.protocol.debezium.schema import Document, source_schema
+from drainer.protocol.debezium.schema import Document, fields_of, source_schema
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.table import Table, default_length
 
@@ -167,62 +167,47 @@ def key_schema() -> Document:
         "name": "io.debezium.connector.mysql.SchemaChangeKey",
         "optional": False,
         "version": 1,
-        "fields": [_field("databaseName", "string")],
+        "fields": _fields(databaseName="string"),
     }
 
 
-def _field(name: str, kind: str, *, optional: bool = False) -> Document:
-    return {"field": name, "optional": optional, "type": kind}
+def _fields(**types: str) -> list[Document]:
+    """Return fields with the members of TiCDC's order."""
+    return [{name: of[name] for name in ("field", "optional", "type")} for of in fields_of(**types)]
 
 
-def _list_of_texts(name: str) -> Document:
-    return _field(name, "array", optional=True) | {"items": {"type": "string", "optional": False}}
+def _list(name: str, items: Document, *, optional: bool = False) -> Document:
+    return {"field": name, "optional": optional, "type": "array", "items": items}
 
 
-def _struct(name: str, fields: list[Document]) -> Document:
+def _struct(name: str, *fields: Document) -> Document:
     return {
         "name": f"io.debezium.connector.schema.{name}",
         "optional": False,
         "type": "struct",
         "version": 1,
-        "fields": fields,
+        "fields": [*fields],
     }
 
 
 def value_schema() -> Document:
+    text: Document = {"type": "string", "optional": False}
     column = _struct(
         "Column",
-        [
-            _field("name", "string"),
-            _field("jdbcType", "int32"),
-            _field("nativeType", "int32", optional=True),
-            _field("typeName", "string"),
-            _field("typeExpression", "string", optional=True),
-            _field("charsetName", "string", optional=True),
-            _field("length", "int32", optional=True),
-            _field("scale", "int32", optional=True),
-            _field("position", "int32"),
-            _field("optional", "boolean", optional=True),
-            _field("autoIncremented", "boolean", optional=True),
-            _field("generated", "boolean", optional=True),
-            _field("comment", "string", optional=True),
-            _field("defaultValueExpression", "string", optional=True),
-            _list_of_texts("enumValues"),
-        ],
+        *_fields(name="string", jdbcType="int32", nativeType="int32?", typeName="string", typeExpression="string?"),
+        *_fields(charsetName="string?", length="int32?", scale="int32?", position="int32", optional="boolean?"),
+        *_fields(autoIncremented="boolean?", generated="boolean?", comment="string?"),
+        *_fields(defaultValueExpression="string?"),
+        _list("enumValues", text, optional=True),
     )
     table = _struct(
         "Table",
-        [
-            _field("defaultCharsetName", "string", optional=True),
-            _list_of_texts("primaryKeyColumnNames"),
-            _field("columns", "array") | {"items": column},
-            _field("comment", "string", optional=True),
-        ],
+        *_fields(defaultCharsetName="string?"),
+        _list("primaryKeyColumnNames", text, optional=True),
+        _list("columns", column),
+        *_fields(comment="string?"),
     )
-    change = _struct(
-        "Change",
-        [_field("type", "string"), _field("id", "string"), table | {"optional": True, "field": "table"}],
-    )
+    change = _struct("Change", *_fields(type="string", id="string"), table | {"optional": True, "field": "table"})
     return {
         "optional": False,
         "type": "struct",
@@ -230,10 +215,7 @@ def value_schema() -> Document:
         "name": "io.debezium.connector.mysql.SchemaChangeValue",
         "fields": [
             source_schema(),
-            _field("ts_ms", "int64"),
-            _field("databaseName", "string", optional=True),
-            _field("schemaName", "string", optional=True),
-            _field("ddl", "string", optional=True),
-            _field("tableChanges", "array") | {"items": change},
+            *_fields(ts_ms="int64", databaseName="string?", schemaName="string?", ddl="string?"),
+            _list("tableChanges", change),
         ],
     }

@@ -111,7 +111,7 @@ def watermark_schemas(namespace: str) -> tuple[Document, Document]:
 
 
 def _envelope(name: str, images: list[Document]) -> Document:
-    transaction = [_field("id", "string"), _field("total_order", "int64"), _field("data_collection_order", "int64")]
+    transaction = fields_of(id="string", total_order="int64", data_collection_order="int64")
     return {
         "type": "struct",
         "optional": False,
@@ -120,8 +120,7 @@ def _envelope(name: str, images: list[Document]) -> Document:
         "fields": [
             *images,
             source_schema(),
-            _field("op", "string"),
-            _field("ts_ms", "int64", optional=True),
+            *fields_of(op="string", ts_ms="int64?"),
             {
                 "type": "struct",
                 "fields": transaction,
@@ -134,8 +133,9 @@ def _envelope(name: str, images: list[Document]) -> Document:
     }
 
 
-def _field(name: str, kind: str, *, optional: bool = False) -> Document:
-    return {"type": kind, "optional": optional, "field": name}
+def fields_of(**types: str) -> list[Document]:
+    """Return fields by name and type. A question mark after the type: optional."""
+    return [{"type": type_.rstrip("?"), "optional": "?" in type_, "field": name} for name, type_ in types.items()]
 
 
 def source_schema() -> Document:
@@ -149,21 +149,10 @@ def source_schema() -> Document:
         "field": "snapshot",
     }
     fields = [
-        _field("version", "string"),
-        _field("connector", "string"),
-        _field("name", "string"),
-        _field("ts_ms", "int64"),
+        *fields_of(version="string", connector="string", name="string", ts_ms="int64"),
         snapshot,
-        _field("db", "string"),
-        _field("sequence", "string", optional=True),
-        _field("table", "string", optional=True),
-        _field("server_id", "int64"),
-        _field("gtid", "string", optional=True),
-        _field("file", "string"),
-        _field("pos", "int64"),
-        _field("row", "int32"),
-        _field("thread", "int64", optional=True),
-        _field("query", "string", optional=True),
+        *fields_of(db="string", sequence="string?", table="string?", server_id="int64", gtid="string?", file="string"),
+        *fields_of(pos="int64", row="int32", thread="int64?", query="string?"),
     ]
     return {
         "type": "struct",

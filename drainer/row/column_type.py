@@ -73,20 +73,8 @@ def type_class_of(kind: FieldType) -> TypeClass:
     raise DecodeError(f"column type {int(tp)}", offset=0, detail="not a type that rows carry")
 
 
-# The flag of a column's datum in a row (F-01); INT depends on the sign.
-_FLAGS = {
-    TypeClass.DECIMAL: 6,
-    TypeClass.FLOAT: 5,
-    TypeClass.TEXT: 2,
-    TypeClass.BYTES: 2,
-    TypeClass.DATE: 9,
-    TypeClass.DATETIME: 9,
-    TypeClass.TIME: 8,
-    TypeClass.ENUM: 9,
-    TypeClass.SET: 9,
-    TypeClass.BIT: 9,
-    TypeClass.JSON: 10,
-}
+# The flag of a column's datum in a row (F-01). All other type classes are numbers, signed or not.
+_FLAGS = {TypeClass.DECIMAL: 6, TypeClass.FLOAT: 5, TypeClass.TEXT: 2, TypeClass.BYTES: 2, TypeClass.JSON: 10}
 
 
 def is_signed(kind: FieldType, type_class: TypeClass) -> bool:
@@ -98,36 +86,24 @@ def is_signed(kind: FieldType, type_class: TypeClass) -> bool:
 
 def flag_of(kind: FieldType, type_class: TypeClass) -> int:
     """The flag of the datum in which a row holds such a column."""
-    if type_class is TypeClass.INT:
-        return 8 if is_signed(kind, type_class) else 9
-    return _FLAGS[type_class]
+    return _FLAGS.get(type_class) or (8 if is_signed(kind, type_class) else 9)
 
 
 DecodedValue = int | float | str | bytes | None
 
+# All other type classes are numbers.
 _TYPES: Final = {
     TypeClass.DECIMAL: pa.string(),
     TypeClass.FLOAT: pa.float64(),
     TypeClass.TEXT: pa.binary(),
     TypeClass.BYTES: pa.binary(),
-    TypeClass.DATE: pa.uint64(),
-    TypeClass.DATETIME: pa.uint64(),
-    TypeClass.TIME: pa.int64(),
-    TypeClass.ENUM: pa.uint64(),
-    TypeClass.SET: pa.uint64(),
-    TypeClass.BIT: pa.uint64(),
     TypeClass.JSON: pa.binary(),
 }
-_OTHER_THAN_INTEGERS: Final = frozenset(
-    {TypeClass.DECIMAL, TypeClass.FLOAT, TypeClass.TEXT, TypeClass.BYTES, TypeClass.JSON}
-)
 
 
 def decoded_type(kind: FieldType, type_class: TypeClass) -> Any:
     """The Arrow type of a column's decoded values."""
-    if type_class is TypeClass.INT:
-        return pa.int64() if is_signed(kind, type_class) else pa.uint64()
-    return _TYPES[type_class]
+    return _TYPES.get(type_class) or (pa.int64() if is_signed(kind, type_class) else pa.uint64())
 
 
 def decoded_value(kind: FieldType, type_class: TypeClass, value: Datum) -> DecodedValue:
@@ -145,7 +121,7 @@ def decoded_value(kind: FieldType, type_class: TypeClass, value: Datum) -> Decod
         and not isinstance(value, BinaryJSON)
     ):
         return value
-    if type_class in _OTHER_THAN_INTEGERS or not isinstance(value, int):
+    if type_class in _TYPES or not isinstance(value, int):
         raise DecodeError(f"{kind.mysql_name} value", offset=0, detail=f"stored as {type(value).__name__}")
     return int(value)
 

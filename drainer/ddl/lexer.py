@@ -211,27 +211,20 @@ class Words:
 # RENAME TABLE of several tables is parsed (X-09), because only the text contains the target schemas.
 
 
-@dataclass(frozen=True, slots=True)
-class RenamePair:
-    """One `old TO new`."""
-
-    old_schema: str
-    old: str
-    new_schema: str
-    new: str
+Name = tuple[str, str]  # schema, table
 
 
-def rename_pairs(sql: str, schema: str = "") -> tuple[RenamePair, ...]:
-    """The pairs of a RENAME TABLE statement in order. `schema`: that of the session, of tables that are named without
-    one. Raises Unexpected with the offset."""
+def rename_pairs(sql: str, schema: str = "") -> tuple[tuple[Name, Name], ...]:
+    """The pairs (old, new) of a RENAME TABLE statement in order. `schema`: that of the session, of tables that are
+    named without one. Raises Unexpected with the offset."""
     words = Words(sql, schema)
     words.expect("RENAME")
     words.expect("TABLE", "TABLES")
-    found: list[RenamePair] = []
+    found: list[tuple[Name, Name]] = []
     while not found or words.mark(","):
         old = words.table()
         words.expect("TO", "AS")
-        found.append(RenamePair(*old, *words.table()))
+        found.append((old, words.table()))
     words.mark(";")
     if words.left:
         raise words.unexpected("the end")

@@ -9,10 +9,8 @@ from binlog.tidb.document import Json
 from binlog.tidb.table import DBInfo, TableInfo
 
 from drainer.ddl.dialect import Dialect
-from drainer.ddl.lexer import quoted
+from drainer.ddl.lexer import Name, quoted
 from drainer.ddl.mysql_columns import literal
-
-Name = tuple[str, str]  # schema, table
 
 _ALGORITHMS: Final = {1: "MERGE", 2: "TEMPTABLE"}
 _SECURITY: Final = {0: "DEFINER", 1: "INVOKER"}

@@ -18,7 +18,9 @@ def undoes_itself(query: str, schema: str) -> bool:
     if not words:
         return False
     if words[0].is_word("RENAME"):
-        return _exchanges(_renamed_tables(query, schema))
+        with contextlib.suppress(Unexpected):
+            return _exchanges([(".".join(old), ".".join(new)) for old, new in rename_pairs(query, schema)])
+        return False
     following = list(pairwise(words))
     if any(word.is_word("EXCHANGE") and behind.is_word("PARTITION") for word, behind in following):
         return True
@@ -37,19 +39,11 @@ def named_tables(query: str, schema: str, table: str) -> list[tuple[str, str]]:
     words = list(tokens(query))
     with contextlib.suppress(Unexpected):
         for pair in rename_pairs(query, schema) if words and words[0].is_word("RENAME") else ():
-            found += [(pair.old_schema, pair.old), (pair.new_schema, pair.new)]
+            found += pair
         for at, (word, behind) in enumerate(pairwise(words)):
             if word.is_word("WITH") and behind.is_word("TABLE"):
                 found.append(Words(query, schema, words[at + 2 :]).table())
     return [(of, name) for of, name in dict.fromkeys(found) if of and name]
-
-
-def _renamed_tables(query: str, schema: str) -> Pairs:
-    try:
-        pairs = rename_pairs(query, schema)
-        return [(f"{pair.old_schema}.{pair.old}", f"{pair.new_schema}.{pair.new}") for pair in pairs]
-    except Unexpected:
-        return []
 
 
 def _exchanges(pairs: Pairs) -> bool:

@@ -43,13 +43,7 @@ class Catalog:
 
     def copy(self) -> Catalog:
         twin = Catalog.__new__(Catalog)
-        twin.schemas = dict(self.schemas)
-        twin.tables = dict(self.tables)
-        twin.gone = dict(self.gone)
-        twin.dropped_schemas = dict(self.dropped_schemas)
-        twin.renumbered = dict(self.renumbered)
-        twin.relocations = dict(self.relocations)
-        twin.relocated_ids = dict(self.relocated_ids)
+        vars(twin).update((name, dict(entries)) for name, entries in vars(self).items())
         return twin
 
     def schema_name(self, schema_id: int) -> str:

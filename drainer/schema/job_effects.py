@@ -12,7 +12,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
-from drainer.ddl.lexer import RenamePair, Unexpected, rename_pairs
+from drainer.ddl.lexer import Unexpected, rename_pairs
 from drainer.schema import job_kinds
 from drainer.schema.catalog import Catalog, partition_ids
 from drainer.schema.steps import Located, TableChange
@@ -124,18 +124,18 @@ def _target_schemas(catalog: Catalog, job: Job, infos: tuple[TableInfo, ...]) ->
     not record: it is that of a table with an unqualified old name, else the job's own (that of the last target)."""
     last = _schema_name(catalog, job)
     try:
-        pairs: tuple[RenamePair, ...] = rename_pairs(job.query)
+        pairs = rename_pairs(job.query)
     except Unexpected as error:
         _log.warning("cannot parse RENAME TABLE", job_id=job.id, error=str(error))
         pairs = ()
     if len(pairs) != len(infos):
         return [_schema_of(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
     session = last
-    for pair, info in zip(pairs, infos, strict=True):
-        if not pair.old_schema:
+    for (old, _), info in zip(pairs, infos, strict=True):
+        if not old[0]:
             session = _schema_of(catalog, info.id, last)
             break
-    return [pair.new_schema or session for pair in pairs]
+    return [new[0] or session for _, new in pairs]
 
 
 def _schema_of(catalog: Catalog, table_id: int, default: str) -> str:

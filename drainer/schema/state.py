@@ -24,7 +24,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl
-from drainer.schema.unknown_column import guessed, job_that_publishes, public_version, upcoming_columns
+from drainer.schema.unknown_column import DROPS, guessed, job_that_publishes, public_version, upcoming_columns
 from drainer.schema.view import MarkTables, SchemaView
 
 # Unique keys that TiDB no longer enforces because a running job drops them (correctness rule 12). Pure.
@@ -33,20 +33,11 @@ from drainer.schema.view import MarkTables, SchemaView
 # value twice while the destination still has the key. The pipeline therefore distributes no batch from the job's
 # start_ts on, and runs the job that drops a key early where the key refuses a row.
 
-_DROPS_KEYS = frozenset(
-    {
-        ActionType.DROP_INDEX,
-        ActionType.DROP_INDEXES,
-        ActionType.DROP_PRIMARY_KEY,
-        ActionType.DROP_COLUMN,
-        ActionType.DROP_COLUMNS,
-        ActionType.MULTI_SCHEMA_CHANGE,
-    }
-)
+_DROPS_KEYS = DROPS | {ActionType.MULTI_SCHEMA_CHANGE}
 _DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE})
 # These may run before older rows: a dropped column is only left out of them. A statement of several changes runs before
 # every row of a version in which its keys are not enforced anyway (unknown_column.public_version).
-_MAY_RUN_EARLY = _DROPS_KEYS - {ActionType.MULTI_SCHEMA_CHANGE}
+_MAY_RUN_EARLY = DROPS
 
 
 def dropped_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False) -> frozenset[str]:

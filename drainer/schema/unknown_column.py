@@ -23,7 +23,7 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from drainer.schema.catalog import Catalog
 from drainer.schema.view import UpcomingColumn, retyped
 
-_DROPS = frozenset(
+DROPS = frozenset(
     {
         ActionType.DROP_COLUMN,
         ActionType.DROP_COLUMNS,
@@ -106,11 +106,11 @@ def guessed(job: Job) -> bool:
     """Whether the schema version in which the job's added columns become public is not recorded in it."""
     if job.type != ActionType.MULTI_SCHEMA_CHANGE:
         return False
-    return any(kind in _DROPS for kind, _ in _parts(job)) and not _recorded(job)
+    return any(kind in DROPS for kind, _ in _parts(job)) and not _recorded(job)
 
 
 def _recorded(job: Job) -> int:
-    return max((version for kind, version in _parts(job) if kind not in _DROPS), default=0)
+    return max((version for kind, version in _parts(job) if kind not in DROPS), default=0)
 
 
 def public_version(job: Job, after: int = 0) -> int:
@@ -129,7 +129,7 @@ def public_version(job: Job, after: int = 0) -> int:
     if job.type != ActionType.MULTI_SCHEMA_CHANGE:
         return job.schema_version
     parts = _parts(job)
-    dropped = [version for kind, version in parts if kind in _DROPS and version]
+    dropped = [version for kind, version in parts if kind in DROPS and version]
     if not dropped or len(dropped) == len(parts):
         return job.schema_version
     return _recorded(job) or max(min(dropped) - DROP_STEPS, 1)

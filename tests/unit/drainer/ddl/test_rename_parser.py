@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.ddl.lexer import RenamePair, Unexpected, quoted, rename_pairs
+from drainer.ddl.lexer import Unexpected, quoted, rename_pairs
 from drainer.ddl.repetition import named_tables, undoes_itself
 
 
@@ -24,7 +24,7 @@ from drainer.ddl.repetition import named_tables, undoes_itself
     ],
 )
 def test_rename_table_text_is_parsed_into_pairs(sql: str, pairs: list[tuple[str, str, str, str]]) -> None:
-    assert rename_pairs(sql) == tuple(RenamePair(*pair) for pair in pairs)
+    assert rename_pairs(sql) == tuple((pair[:2], pair[2:]) for pair in pairs)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_quoted_rename_pairs_are_parsed_back(pairs: list[tuple[str, str, str, st
         return quoted(schema, name) if schema else quoted(name)
 
     text = "RENAME TABLE " + ", ".join(f"{place(a, b)} TO {place(c, d)}" for a, b, c, d in pairs)
-    assert rename_pairs(text) == tuple(RenamePair(*pair) for pair in pairs)
+    assert rename_pairs(text) == tuple((pair[:2], pair[2:]) for pair in pairs)
 
 
 @given(st.text(max_size=60))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -58,20 +58,6 @@ def _shape(column: ColumnInfo) -> tuple[object, ...]:
 
 
 _log = get_logger(__name__)
-
-
-@runtime_checkable
-class TableSource(Protocol):
-    """A source that can also return the current TableInfo of a table."""
-
-    async def table(self, table_id: int) -> TableInfo | None: ...
-
-
-@runtime_checkable
-class TailSource(Protocol):
-    """A source that can leave out the jobs before a snapshot."""
-
-    def begin_after(self, snapshot: SchemaSnapshot | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +146,7 @@ class SchemaProvider:
         self._snapshot, self._history.begins_after = snapshot, snapshot.version if snapshot is not None else 0
         self._logged_sources.clear()
         for source in self._sources:
-            if isinstance(source, TailSource):
-                source.begin_after(snapshot)
+            source.begin_after(snapshot)
 
     def check_rules(self) -> None:
         """Warn of rules that match nothing in the schema. Raises RuleRefused for one that cannot be applied."""
@@ -283,10 +268,9 @@ class SchemaProvider:
     async def _current_table(self, table_id: int) -> TableInfo | None:
         """Return the current TableInfo from the first source that has it; None if no source has it."""
         for source in self._sources:
-            if isinstance(source, TableSource):
-                fresh = await source.table(table_id)
-                if fresh is not None:
-                    return fresh
+            fresh = await source.table(table_id)
+            if fresh is not None:
+                return fresh
         return None
 
     async def _refresh(self, wanted: int | None) -> int:

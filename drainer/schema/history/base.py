@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
+
+if TYPE_CHECKING:
+    from drainer.schema.history.snapshot import SchemaSnapshot
 
 
 class JobSource(Protocol):
@@ -26,6 +30,15 @@ class JobSource(Protocol):
     def describe(self) -> str:
         """The file or URL, for messages."""
         ...
+
+    async def table(self, table_id: int) -> TableInfo | None:
+        """The current TableInfo; None if there is no table of this id, or the source has no tables."""
+        return None
+
+    def begin_after(self, snapshot: SchemaSnapshot | None) -> None:
+        """Leave out the jobs whose effect `snapshot` has, where that is less to read; None: begin again, with the first
+        job."""
+        return
 
 
 class JobHistory:

@@ -23,7 +23,7 @@ from drainer.schema.history.status_port import UrlSource, fetcher
 _BETWEEN = " \t\r\n,"
 
 
-class FileSource:
+class FileSource(JobSource):
     """Reads the file again when its size or modification time has changed, so it may be appended to."""
 
     complete = True
@@ -86,7 +86,7 @@ def _skip(text: str, at: int) -> int:
 # DDL jobs from etcd, where services that embed the SDK publish each job before they write rows of it.
 
 
-class PublishedSource:
+class PublishedSource(JobSource):
     """Jobs published in etcd. Complete: a writer publishes a job before any row that needs it, so a read that begins
     after a row was seen returns it. Their tables are written as upserts (TableInfo.upserts, rule 21: one outcome
     wherever a stream is cut)."""

@@ -23,6 +23,7 @@ from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryBroken, HistoryUnavailable
+from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot
 
 PAGE_JOBS = 200
@@ -54,7 +55,7 @@ class Pace:
         return max(0.0, due_s - self._ahead_s - now_s)
 
 
-class UrlSource:
+class UrlSource(JobSource):
     """Reads one status port: the history in the first refresh, whole or from a snapshot on; later the newest pages.
 
     A long-running job finishes after jobs with greater ids and may be below the newest page: it is requested by its id
@@ -76,7 +77,6 @@ class UrlSource:
         self._snapshot: SchemaSnapshot | None = None
 
     def begin_after(self, snapshot: SchemaSnapshot | None) -> None:
-        """Leave out the jobs whose effect `snapshot` has; None: begin again, with the first job."""
         self._snapshot = snapshot
         self._known.clear()
 
@@ -113,7 +113,6 @@ class UrlSource:
             raise HistoryBroken(self.describe(), str(error)) from error
 
     async def table(self, table_id: int) -> TableInfo | None:
-        """The current TableInfo, None if there is no table of this id."""
         path = f"/schema?table_id={table_id}"
         body = await self._fetch(self._base + path)
         if body is None:

@@ -30,7 +30,6 @@ from drainer.row.transaction import Scanned, scan
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.history.sources import job_sources
-from drainer.schema.provider import TableSource
 from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions, one_line_errors
@@ -77,10 +76,9 @@ class TableHistory:
         """Return the current TableInfos of the watched tables, from sources that have them. They are read before the
         history: if a column is missing or not public in them, then rows have no public values of it yet, or its job is
         in the history."""
-        sources = [source for source in self._sources if isinstance(source, TableSource)]
         tables: dict[int, TableInfo | None] = {}
-        for table_id in self.watched.ids if sources else ():
-            for source in sources:
+        for table_id in self.watched.ids:
+            for source in self._sources:
                 tables[table_id] = tables.get(table_id) or await source.table(table_id)
         return tables
 

@@ -17,6 +17,7 @@ from drainer.apply import progress
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
+from drainer.schema.history.base import JobSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.sink.base import Identity
@@ -31,7 +32,7 @@ SEEDS = int(os.environ.get("DIFFERENTIAL_SEEDS", "15"))
 EVENTS = 150
 
 
-class File:
+class File(JobSource):
     """Every job at once."""
 
     complete = True

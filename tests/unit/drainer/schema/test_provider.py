@@ -21,6 +21,7 @@ from drainer.schema.errors import (
     TableUnverified,
     UnknownColumn,
 )
+from drainer.schema.history.base import JobSource
 from drainer.schema.history.sources import PublishedSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider, is_current
@@ -30,7 +31,7 @@ from tests.support.schema_case import BEGIN_TS, belongs, ddl, row, table, ts
 from tests.unit.drainer.schema.test_segmenter import ADD_B, DONE
 
 
-class StubSource:
+class StubSource(JobSource):
     """Gives `first`, then one list of `later` at each further refresh."""
 
     def __init__(self, first: list[Job], *later: list[Job], complete: bool = True) -> None:

@@ -5,9 +5,10 @@ thread of the service.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -15,6 +16,7 @@ from pumpclient.options import PdUrls
 from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import CLOSE_WAIT_S, Service, ServiceOptions
+from pumpclient.sdk.snapshot import Page
 from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Stage, Transaction
 
@@ -175,6 +177,13 @@ class SyncService:
             if self._loop.run(retry.committed(inner)):
                 assert inner.commit_ts is not None
                 return inner.commit_ts
+
+    def snapshot(self, table: Table, pages: Iterable[Page], *, within_s: float = WITHIN_S) -> int:
+        """Write rows that the service has already, and return their number. See Service.snapshot. Pages are taken in
+        the caller's thread.
+        """
+        with contextlib.closing(pages) if isinstance(pages, Generator) else contextlib.nullcontext():
+            return sum(self._loop.run(self._inner.snapshot(table, [page], within_s=within_s)) for page in pages)
 
     @property
     def in_flight(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -71,8 +72,6 @@ def test_loop_thread_refuses_blocking_call_inside_its_event_loop(loop: LoopThrea
 
 
 def test_a_failed_connect_leaves_no_thread() -> None:
-    import threading
-
     def connect() -> None:
         with pytest.raises(Exception):  # noqa: B017  whatever is missing first; the thread is what is looked at
             SyncService.connect("http://127.0.0.1:1", tso_source="own")
@@ -117,6 +116,24 @@ def test_sync_run_repeats_rolled_back_transaction_and_asks_for_lost_answer(loop:
         txn.insert(table, {"id": 9})
     assert txn.outcome() is True
     assert (service.in_flight, service.queued) == (0, 0)
+    taken_by: list[int] = []
+
+    def pages() -> Iterator[list[dict[str, object]]]:
+        try:
+            for number in (20, 22):
+                taken_by.append(threading.get_ident())
+                yield [{"id": number}, {"id": number + 1}]
+            yield [{"id": "x"}]
+        finally:
+            taken_by.append(threading.get_ident())
+
+    commits = len(pump.commits)
+    with pytest.raises(ValueRejected):
+        service.snapshot(table, pages_taken := pages())
+    assert len(pump.commits) == commits + 2
+    assert taken_by == [threading.get_ident()] * 3, "in the caller's thread, and closed"
+    assert next(pages_taken, None) is None
+    assert service.snapshot(table, [[{"id": 20}], [{"id": 21}, {"id": 22}]]) == 3
     with pytest.raises(ValueError, match="mine"):
         service.run(raising, within_s=60)
     loop.run(shop.close())

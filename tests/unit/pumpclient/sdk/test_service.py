@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 
 import pytest
-from binlog.envelope import BinlogType
-from binlog.errors import EtcdError
+from binlog.envelope import BinlogType, Envelope
+from binlog.errors import EtcdError, TimestampUnavailable
 from binlog.pb import binlog_pb2
 from binlog.tidb.job import ActionType
 from binlog.tidb.mutation import parse_prewrite
@@ -20,6 +23,7 @@ from pumpclient.sdk import (
     Column,
     Index,
     Int,
+    PayloadTooLarge,
     RowRejected,
     SchemaConflict,
     SchemaExists,
@@ -35,6 +39,7 @@ from pumpclient.sdk.service import Service
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop, begun
+from tests.unit.pumpclient.stub_pump import Fault
 
 
 def orders() -> Table:
@@ -153,6 +158,116 @@ async def test_job_watch_recovers_after_etcd_outage(shop: Shop, monkeypatch: pyt
     shop.etcd.recover()
     await first.alter_table(table, add=[Column("n", Int())])
     await until(lambda: second.catalog.version == 3)
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def row(number: int, note: str = "n") -> dict[str, object]:
+    return {"id": number, "note": note}
+
+
+def committed_rows(shop: Shop, table: Table) -> list[list[object]]:
+    """The keys of the inserts of each transaction that is committed with rows, in order."""
+    pump, found = shop.pumps["a"], []
+    assert table.bound is not None
+    prewrites = (binlog_pb2.Binlog.FromString(payload) for payload in pump.payloads)
+    for binlog in sorted(prewrites, key=lambda one: pump.commits.get(one.start_ts, 0)):
+        if binlog.tp == BinlogType.PREWRITE and binlog.prewrite_value and binlog.start_ts in pump.commits:
+            (mutation,) = parse_prewrite(binlog.prewrite_value).mutations
+            assert set(mutation.sequence) == {0}, "inserts only"
+            found.append([decode_insert(table.bound.info, one)[0][0] for one in mutation.inserted])
+    return found
+
+
+@dataclass
+class Source:
+    """Pages of two rows, 1 to 6, as a generator makes them: locked while a page is out, recorded after that. When the
+    rows of the second page are sent, they get no commit_ts as often as `failures` says."""
+
+    shop: Shop
+    failures: int = 0
+    locked: bool = False
+    recorded: int = 0
+    commits: list[int] = field(default_factory=list)
+
+    def pages(self) -> Iterator[Iterator[dict[str, object]]]:
+        while self.recorded < 6:
+            self.locked = True
+            try:
+                yield (row(number) for number in (self.recorded + 1, self.recorded + 2))
+            finally:
+                self.locked = False
+            self.commits.append(len(self.shop.pumps["a"].commits))
+            self.recorded += 2
+
+    async def awaited(self) -> AsyncIterator[Iterator[dict[str, object]]]:
+        with contextlib.closing(self.pages()) as pages:  # type: ignore[type-var]
+            for page in pages:
+                yield page
+
+    def sent(self, envelope: Envelope) -> None:
+        assert self.locked
+        if self.recorded == 2 and self.failures and envelope.tp == BinlogType.PREWRITE:
+            self.failures -= 1
+            self.shop.timestamps.fail = 1
+
+
+@pytest.mark.parametrize("way", ["pages", "awaited"])
+async def test_snapshot_takes_next_page_when_last_is_committed_and_continues_after_failure(
+    shop: Shop, way: str
+) -> None:
+    service, table = await opened(shop)
+    pump, source = shop.pumps["a"], Source(shop, failures=2)
+    before = len(pump.commits)
+    pump.on_write = source.sent
+    pages = getattr(source, way)()
+    with pytest.raises(TimestampUnavailable):
+        await service.snapshot(table, pages, within_s=0)
+    assert (source.locked, source.recorded) == (False, 2), "the second page was not recorded, and is not locked"
+    assert await service.snapshot(table, getattr(source, way)(), within_s=60) == 4
+    assert source.failures == 0, "a page that can be read only once was sent twice"
+    assert committed_rows(shop, table) == [[1, 2], [3, 4], [5, 6]]
+    assert source.commits == [before + 1, before + 2, before + 3]
+
+
+async def test_page_too_large_for_a_pump_is_divided(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
+    pump.faults.extend([Fault.TOO_LARGE] * 2)
+    assert await service.snapshot(table, [[], [row(number) for number in range(5)]]) == 5
+    assert committed_rows(shop, table) == [[0], [1], [2, 3, 4]]
+    pump.faults.append(Fault.TOO_LARGE)
+    with pytest.raises(PayloadTooLarge):
+        await service.snapshot(table, [[row(9)]])
+
+
+async def test_snapshot_refuses_rows_that_would_be_doubled_or_lose_values(shop: Shop) -> None:
+    """Tables without a key that every row has, rows that lack a column, and handles that are out of date."""
+    service, table = await opened(shop)
+    number = Column("number", Int())
+    for name, declared in {
+        "bag": Table("bag", number),
+        "nulls": Table("nulls", number, unique=[["number"]]),
+        "prefix": Table("prefix", Column("note", VarChar(10), nullable=False), unique=[[("note", 2)]]),
+    }.items():
+        made = await service.create_table("shop", declared)
+        with pytest.raises(BadDeclaration, match=rf"a snapshot of shop\.{name} needs a primary key"):
+            await service.snapshot(made, [[{"number": 1}]])
+    unique = await service.create_table("shop", Table("u", Column("n", Int(), nullable=False), unique=[["n"]]))
+    assert await service.snapshot(unique, [[{"n": 1}]]) == 1
+    sent = len(shop.received())
+    with pytest.raises(RowRejected, match=r"shop\.orders\.note: missing"):
+        await service.snapshot(table, [[row(1), {"id": 2}]])
+    other = await shop.service()
+    await other.alter_table(await other.table("shop", "orders"), add=[Column("n", Int())])
+    sent += 2
+    with pytest.raises(SchemaConflict, match=r"shop\.orders has changed since version 2"):
+        await service.snapshot(table, [[row(1)]])
+    with pytest.raises(BadDeclaration, match="only declared"):
+        await service.snapshot(orders(), [])
+    assert len(shop.received()) == sent
 
 
 # --- DDL -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import scan
-from binlog.tidb.job import Job
 
+from drainer.schema.history.sources import PublishedSource
 from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient import sdk
 from tests.integration.pumpclient.conftest import Cluster
@@ -83,6 +83,8 @@ async def test_sdk_page_code_blocks_run_in_order(cluster: Cluster) -> None:
         ran += 1
     assert ran >= 9
     assert names["committed"] is True
+    assert names["count"] == 250
+    names["local"].execute("BEGIN IMMEDIATE")  # the last page is unlocked
     assert await asyncio.to_thread(names["in_a_thread"]) == ("shop",)
     assert names["orders"].column_names == ("id", "reference", "amount", "state", "created_at", "pieces")
 
@@ -94,13 +96,15 @@ def order(number: int, customer: str = "c") -> dict[str, object]:
 async def arrived(cluster: Cluster, path: Path) -> list[tuple[Any, ...]]:
     """What a drainer makes of the stream, in large batches, in SQLite. Dead relays' prewrites end by themselves."""
     async with await sdk.Service.connect(cluster.url) as service:
-        jobs = [Job.from_json(text) for _, text in await PublishedJobs(service._etcd).all()]
+        jobs = await PublishedSource(PublishedJobs(service._etcd)).refresh()
         until_ts = await service._timestamps.get()
         payloads: list[bytes] = []
         for pump in cluster.pumps.values():
             payloads += await cluster.pull_payloads(pump, service.client.cluster_id, until_ts)
     payloads.sort(key=lambda payload: scan(payload).commit_ts)
-    await asyncio.to_thread(drain, SQLiteSink(path), jobs, payloads, batch=1000)
+    sink = SQLiteSink(path)
+    await asyncio.to_thread(drain, sink, jobs, payloads, batch=1000)
+    sink.close(clean=True)
     with sqlite3.connect(path) as connection:
         return connection.execute(
             'SELECT id, customer, amount, made_at FROM "outbox_shop.orders" ORDER BY id'
@@ -130,6 +134,50 @@ async def test_outbox_relay_repeats_publication_cut_off_by_crash(
     await outbox.relay(cluster.url, path, until_empty=True)
     assert await arrived(cluster, tmp_path / "down.sqlite") == kept(path)
     assert [(row[0], row[1]) for row in kept(path)] == [(1, "changed"), (3, "c")]
+
+
+@pytest.mark.integration
+async def test_snapshot_makes_destination_equal_while_rows_change(
+    cluster: Cluster, outbox: ModuleType, tmp_path: Path
+) -> None:
+    """Rows that the destination has, has differently or lacks, because the pumps no longer have their records. The
+    relay offers pages between records that another connection writes meanwhile; it fails once and continues."""
+    path, down = tmp_path / "shop.sqlite", tmp_path / "down.sqlite"
+    local = outbox.connect_local(path)
+    outbox.write(local, *((number, order(number)) for number in range(20)))
+    await outbox.relay(cluster.url, path, until_empty=True)
+    await arrived(cluster, down)
+    outbox.write(local, *((number, order(number, "lost")) for number in range(10, 60)))
+    local.execute("DELETE FROM outbox")
+    recorded = -1
+
+    def others() -> None:
+        connection = outbox.connect_local(path)
+        for number in range(120):
+            key = number * 2 % 80  # odd ones stay as they are
+            outbox.write(connection, (key, None if number % 5 == 4 else order(key, f"c{number}")))
+
+    async def pages(fails_at: int = 1000) -> AsyncIterator[list[dict[str, object]]]:
+        nonlocal recorded
+        query = "SELECT id, customer, amount, made_at FROM orders WHERE id > ? ORDER BY id LIMIT 7"
+        while found := local.execute(query, (recorded,)).fetchall():
+            if found[-1][0] > fails_at:
+                raise ZeroDivisionError
+            yield [dict(zip(outbox.COLUMNS, row, strict=True)) for row in found]
+            recorded = found[-1][0]
+            await outbox.relay_one(local, service, orders)
+
+    async with await sdk.Service.connect(cluster.url) as service:
+        orders = await outbox.table(service)
+        writing = asyncio.create_task(asyncio.to_thread(others))
+        with pytest.raises(ZeroDivisionError):
+            await service.snapshot(orders, pages(fails_at=30))
+        assert 0 < recorded <= 30
+        await service.snapshot(orders, pages())
+        await writing
+    await outbox.relay(cluster.url, path, until_empty=True)
+    assert await arrived(cluster, down) == kept(path)
+    assert {row[1] for row in kept(path)} >= {"lost", "c118"}, "rows of both"
 
 
 @pytest.mark.integration

@@ -300,7 +300,8 @@ class Snapshot:
         if lacking:
             raise UpstreamRefused(
                 f"[upstream] host: {len(lacking)} tables, such as {lacking[0]}, are not there as of {self.ts}, or not "
-                f"the same: it must be a TiDB of the cluster that pd-urls names, and its user must see them"
+                f"the same: it must be a TiDB of the cluster that pd-urls names, and its user must see them. Tables of "
+                f"services that embed the SDK are in no TiDB: leave them out by syncer.filter (Service.snapshot)"
             )
 
     def divided(self, source: Source) -> Iterator[Range]:
@@ -377,7 +378,10 @@ class Upstream:
 def server_of(section: UpstreamServer) -> ServerConfig:
     """How upstream is reached. Raises ConfigError."""
     if not section.host:
-        raise ConfigError("upstream.host: give a TiDB server of upstream, whose tables are to be read")
+        raise ConfigError(
+            "upstream.host: give a TiDB server of upstream, whose tables are to be read; services that embed the SDK "
+            "have no store that can be read, and write their rows by Service.snapshot"
+        )
     return ServerConfig(
         host=section.host,
         port=section.port,

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 import grpc
-from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import key_of
 from binlog.errors import BinlogError

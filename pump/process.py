@@ -16,9 +16,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.identity import cluster_id
-from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event, State, parse_labels
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Registry

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, Unpack
 
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.identity import cluster_id
-from binlog.cluster.kv import Etcd
 from binlog.cluster.registry import Registry
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger

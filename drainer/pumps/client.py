@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
 import grpc
@@ -16,12 +16,13 @@ from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
-from drainer.pumps.departed_pumps import MISSED_MAX, MISSED_SHOWN, Missed
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, RangeDiffers, Stop, check
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0
 PENDING_SHOWN_MAX = 20
+MISSED_MAX = 10_000  # more are not counted
+MISSED_SHOWN = 20
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),  # one binlog alone may be larger than any fixed bound
@@ -34,6 +35,15 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 class NoExtension(BinlogError):
     """The pump has no extension service: it is a Go pump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Binlogs of a rejoined pump at or below the position: how many (MISSED_MAX: or more), and (start_ts, commit_ts) of
+    the first MISSED_SHOWN."""
+
+    count: int = 0
+    shown: tuple[tuple[int, int], ...] = ()
 
 
 class PumpClient(Protocol):

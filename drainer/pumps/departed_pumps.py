@@ -11,25 +11,12 @@ applied since, so they cannot be applied now, and they must not count as applied
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.registry import ROOT
 from binlog.runtime.log import get_logger
 
-MISSED_MAX = 10_000  # more are not counted
-MISSED_SHOWN = 20
-
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """Binlogs of a rejoined pump at or below the position: how many (MISSED_MAX: or more), and (start_ts, commit_ts) of
-    the first MISSED_SHOWN."""
-
-    count: int = 0
-    shown: tuple[tuple[int, int], ...] = ()
 
 
 class DepartedPumps:

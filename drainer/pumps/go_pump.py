@@ -32,8 +32,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import MISSED_TIMEOUT_S, Count, aio_channel, ended_early, translate
-from drainer.pumps.departed_pumps import Missed
+from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Missed, aio_channel, ended_early, translate
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 
 # Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure.

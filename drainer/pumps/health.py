@@ -13,8 +13,8 @@ from binlog.pb.pump_ext_pb2 import InspectResp, PendingPrewrite
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.pumps.client import PumpClient
-from drainer.pumps.departed_pumps import DepartedPumps, Missed
+from drainer.pumps.client import Missed, PumpClient
+from drainer.pumps.departed_pumps import DepartedPumps
 from drainer.pumps.watermark import PumpMark, Watermark
 
 # A pump is reported after it has not answered for this long.

@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 
 from binlog.cluster import tso
 from binlog.cluster.candidates import Candidate
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.keepalive import keep_in_thread
-from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import ClusterClock, connect_timestamps, current_ts

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.identity import cluster_id
-from binlog.cluster.kv import Etcd
 from binlog.cluster.node import State
 from binlog.cluster.pd import ask_first, hold_gc
 from binlog.cluster.registry import Registry

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from binlog.cluster.kv import KV, Compare, Etcd, Lease, Put
+from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put
 from binlog.cluster.tso import boot_clock_s, compose, format_local
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError, LeaseExpired

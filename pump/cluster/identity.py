@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from binlog.cluster.registry import check_node_id
+from binlog.cluster.node import check_node_id
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.fields import split_host_port
 from binlog.runtime.log import get_logger

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlog.cluster.kv import KV, Compare, Put
+from binlog.cluster.etcd import KV, Compare, Put
 from binlog.cluster.tso import compose, format_local, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.identity import cluster_id
-from binlog.cluster.kv import Etcd
 from binlog.cluster.node import NodeStatus
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Kind, NodeRecord, Registry, key_of

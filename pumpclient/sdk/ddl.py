@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.cluster.kv import Compare, Etcd, Put
+from binlog.cluster.etcd import Compare, Etcd, Put
 from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
 from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import EtcdError

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from binlog.cluster.etcd import Compare, Etcd, Lease
 from binlog.cluster.keepalive import Keep, KeepAliveThread
-from binlog.cluster.kv import Compare, Etcd, Lease
 from binlog.cluster.tso import boot_clock_s
 from binlog.cluster.writers import register_writer
 from binlog.errors import EtcdError, LeaseExpired

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from binlog.cluster.etcd import Compare, Etcd, EventKind, Lease
 from binlog.cluster.keepalive import Keep
-from binlog.cluster.kv import Compare, Etcd, EventKind, Lease
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError

@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from types import TracebackType
 from typing import Self, Unpack
 
-from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.keepalive import keep_in_thread
-from binlog.cluster.kv import Etcd
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from binlog.errors import BinlogError

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from binlog.cluster.kv import KV, Compare, Etcd, Event, EventKind, Put
+from binlog.cluster.etcd import KV, Compare, Etcd, Event, EventKind, Put
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 
 WAIT_S = 60.0

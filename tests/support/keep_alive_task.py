@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from binlog.cluster.etcd import Lease
 from binlog.cluster.keepalive import RENEWALS_PER_TTL
-from binlog.cluster.kv import Lease
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlog.cluster.kv import Compare, Put
+from binlog.cluster.etcd import Compare, Put
 from binlog.errors import EtcdError
 
 from tests.support.memory_etcd import MemoryEtcd

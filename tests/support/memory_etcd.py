@@ -11,7 +11,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from binlog.cluster.kv import KV, Compare, Event, EventKind, Put
+from binlog.cluster.etcd import KV, Compare, Event, EventKind, Put
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 
 
@@ -51,7 +51,7 @@ class _Watcher:
 
 
 class MemoryEtcd:
-    """The `Etcd` protocol on a dict.
+    """The operations of `Etcd` on a dict.
 
     It is up, or after `fail` it refuses every request until `recover`. Tests also use `expire`, `compact` and
     `break_watches`.

@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.errors import DecodeError, EtcdError
 from binlog.runtime.security import Security

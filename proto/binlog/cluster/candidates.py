@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from binlog.cluster.etcd import KV, Etcd, Lease
 from binlog.cluster.keepalive import Keep, KeepAliveThread
-from binlog.cluster.kv import KV, Etcd, Lease
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError, EtcdError

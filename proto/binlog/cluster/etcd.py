@@ -1,4 +1,5 @@
-"""etcd client: implements the `Etcd` protocol with etcd's gRPC API.
+"""etcd client over etcd's gRPC API: the operations that the programs use. tests/support/memory_etcd.py has the same in
+memory, and the same tests run on both.
 
 From aetcd only the generated stubs are used. Its client has one endpoint and no TLS, and it multiplexes watches over a
 stream whose failure it hides. Here every watch has its own stream, and the end of the stream is reported to the caller.
@@ -14,13 +15,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import grpc
 from aetcd import rpc
 from grpc import aio
 
-from binlog.cluster.kv import KV, Compare, Etcd, Event, EventKind, Put
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 from binlog.runtime.channel import keepalive, open_channel
 from binlog.runtime.security import Security
@@ -37,6 +38,48 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 _HAS_LEADER = (("hasleader", "true"),)  # a member that is separated from its cluster must end the watch
+
+
+@dataclass(frozen=True, slots=True)
+class KV:
+    """A key and its value as read. `mod_revision` is the revision of the key's last write; `lease_id` 0 means
+    no lease.
+    """
+
+    key: str
+    value: bytes
+    mod_revision: int
+    lease_id: int = 0
+
+
+class EventKind(StrEnum):
+    PUT = "put"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change of a key. For a delete, `kv.value` is empty and `kv.mod_revision` is the revision of the deletion."""
+
+    kind: EventKind
+    kv: KV
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A condition of a transaction: the key has this mod_revision (0: it is absent)."""
+
+    key: str
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A write in a transaction. `lease`: the id of a lease, or None."""
+
+    key: str
+    value: bytes
+    lease: int | None = None
 
 
 class _Endpoint:
@@ -65,19 +108,26 @@ def connect_etcd(endpoints: Sequence[str], security: Security | None = None) -> 
     """
     if not endpoints:
         raise EtcdError("no etcd endpoint is configured")
-    return GrpcEtcd(endpoints, security or Security())
+    return Etcd(endpoints, security or Security())
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcLease:
-    """A lease of a real etcd."""
+class Lease:
+    """A lease. Keys that are put with it are removed when it ends. `ttl_s`: the time etcd granted, which may exceed the
+    request.
+    """
 
     id: int
     ttl_s: int
-    _etcd: GrpcEtcd
+    _etcd: Etcd
 
     async def keep_alive(self) -> int:
-        """Renew the lease on a stream of its own. A repeated renewal does no harm, so every endpoint is tried."""
+        """Renew the lease once, on a stream of its own. A repeated renewal does no harm, so every endpoint is tried.
+        Return the seconds for which it is valid, counted from a moment after the call began.
+
+        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7: one
+        allocator of timestamps).
+        """
         request = rpc.LeaseKeepAliveRequest(ID=self.id)
 
         async def once(endpoint: _Endpoint) -> Any:
@@ -97,6 +147,7 @@ class GrpcLease:
         return int(response.TTL)
 
     async def revoke(self) -> None:
+        """End the lease and delete its keys. A lease that has already ended is no error."""
         request = rpc.LeaseRevokeRequest(ID=self.id)
         what = f"revoke of lease {self.id:x}"
         endpoint = await self._etcd.connected(what)
@@ -107,8 +158,10 @@ class GrpcLease:
                 raise self._etcd.failed(what, endpoint, error) from error
 
 
-class GrpcEtcd:
-    """The `Etcd` protocol over gRPC. Open from construction until `close`."""
+class Etcd:
+    """A client, open from construction until `close`. All reads are linearizable. Every failure is an EtcdError;
+    a failed write may have taken place.
+    """
 
     def __init__(self, endpoints: Sequence[str], security: Security, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._endpoints = [_Endpoint(url, security) for url in endpoints]
@@ -121,24 +174,31 @@ class GrpcEtcd:
         return _kv(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: str) -> tuple[list[KV], int]:
+        """Return every key with the prefix, in ascending order, and the revision of this state."""
         request = rpc.RangeRequest(key=prefix.encode(), range_end=_prefix_end(prefix))
         response = await self.read(f"range {prefix}", lambda e: e.kv.Range(request, timeout=self.timeout_s))
         return [_kv(kv) for kv in response.kvs], response.header.revision
 
     async def put(self, key: str, value: bytes, *, lease: int | None = None) -> int:
+        """Write a key and return the revision."""
         request = rpc.PutRequest(key=key.encode(), value=value, lease=lease or 0)
         response = await self._write(f"put {key}", lambda e: e.kv.Put(request, timeout=self.timeout_s))
         return int(response.header.revision)
 
     async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
+        """Write if the key has this mod_revision (0: is absent). Return the revision, or None if the key has
+        another.
+        """
         return await self.txn([Compare(key, mod_revision=mod_revision)], [Put(key, value, lease)])
 
     async def delete(self, key: str) -> None:
+        """Delete a key, if it is there."""
         await self.txn([], deletes=[key])
 
     async def txn(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
     ) -> int | None:
+        """Make all writes if all conditions hold. Return the revision, or None. A key may be written only once."""
         operations = [
             rpc.RequestOp(request_put=rpc.PutRequest(key=p.key.encode(), value=p.value, lease=p.lease or 0))
             for p in puts
@@ -155,6 +215,12 @@ class GrpcEtcd:
         return int(response.header.revision) if response.succeeded else None
 
     async def watch(self, prefix: str, *, revision: int) -> AsyncIterator[list[Event]]:
+        """Yield the changes *after* `revision` (of a list or a write), in order. Changes of one revision arrive
+        together.
+
+        The watch never ends by itself. It raises WatchBroken when the connection or the member fails, or when
+        the history is no longer available. The caller then lists again and watches from the revision of that list.
+        """
         endpoint = await self.connected(f"watch {prefix}")
         create = rpc.WatchCreateRequest(key=prefix.encode(), range_end=_prefix_end(prefix), start_revision=revision + 1)
         call = endpoint.watches.Watch(metadata=_HAS_LEADER)
@@ -181,10 +247,10 @@ class GrpcEtcd:
         finally:
             call.cancel()
 
-    async def lease(self, ttl_s: int) -> GrpcLease:
+    async def lease(self, ttl_s: int) -> Lease:
         request = rpc.LeaseGrantRequest(TTL=ttl_s)
         response = await self._write("lease grant", lambda e: e.leases.LeaseGrant(request, timeout=self.timeout_s))
-        return GrpcLease(int(response.ID), int(response.TTL), self)
+        return Lease(int(response.ID), int(response.TTL), self)
 
     async def close(self) -> None:
         for endpoint in self._endpoints:

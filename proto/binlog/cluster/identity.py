@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.pd import PDClient
 from binlog.cluster.registry import ROOT
 from binlog.cluster.upstream import choose_source, pd_addresses

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import grpc
 from aetcd import rpc
 
-from binlog.cluster.kv import Lease
+from binlog.cluster.etcd import Lease
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import EtcdError
 from binlog.runtime.channel import open_blocking_channel

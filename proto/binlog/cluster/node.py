@@ -37,6 +37,14 @@ def parse_labels(items: Iterable[str]) -> dict[str, str]:
     return labels
 
 
+def check_node_id(node_id: str) -> str:
+    """Return the id, trimmed (`P-LC-01`). Raises ValueError if it cannot be a key (`R-06`: a slash breaks listing)."""
+    node_id = node_id.strip()
+    if not node_id or "/" in node_id or not node_id.isprintable():
+        raise ValueError(f"node id {node_id!r} must not be empty, nor contain a slash or control characters")
+    return node_id
+
+
 class State(StrEnum):
     """The state of a node in its record (`R-03`)."""
 

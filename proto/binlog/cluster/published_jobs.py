@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from binlog.cluster.kv import Etcd, EventKind
+from binlog.cluster.etcd import Etcd, EventKind
 from binlog.cluster.registry import ROOT
 from binlog.errors import EtcdError, RegistryConflict
 from binlog.tidb.job import Job

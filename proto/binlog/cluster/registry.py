@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog.cluster.kv import KV, Etcd, EventKind
+from binlog.cluster.etcd import KV, Etcd, EventKind
 from binlog.cluster.node import NodeStatus
 from binlog.errors import DecodeError, NodeNotFound, RegistryConflict
 from binlog.runtime.log import get_logger
@@ -52,14 +52,6 @@ class NodeChange:
 def key_of(kind: Kind, node_id: str) -> str:
     """Return the key of a node's record (`R-01`)."""
     return f"{ROOT}/{kind}/{node_id}"
-
-
-def check_node_id(node_id: str) -> str:
-    """Return the id, trimmed (`P-LC-01`). Raises ValueError if it cannot be a key (`R-06`: a slash breaks listing)."""
-    node_id = node_id.strip()
-    if not node_id or "/" in node_id or not node_id.isprintable():
-        raise ValueError(f"node id {node_id!r} must not be empty, nor contain a slash or control characters")
-    return node_id
 
 
 class Registry:

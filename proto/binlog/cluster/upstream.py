@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.pd import NotPD, ask_first
 from binlog.cluster.registry import ROOT
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable

@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 
-from binlog.cluster.kv import Compare, Etcd, Lease, Put
+from binlog.cluster.etcd import Compare, Etcd, Lease, Put
 from binlog.cluster.registry import ROOT
 from binlog.envelope import WRITER_BYTES
 from binlog.runtime.log import get_logger

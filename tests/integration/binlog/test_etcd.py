@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from aetcd import rpc
-from binlog.cluster.etcd import GrpcEtcd, connect_etcd
-from binlog.cluster.kv import Etcd as EtcdProtocol
+from binlog.cluster.etcd import Etcd as EtcdClient
+from binlog.cluster.etcd import connect_etcd
 from binlog.errors import EtcdError, WatchBroken
 from binlog.runtime.security import Security
 
@@ -31,7 +31,7 @@ def shared() -> Iterator[Etcd]:
 
 
 @pytest.fixture
-async def store(shared: Etcd) -> AsyncIterator[EtcdProtocol]:
+async def store(shared: Etcd) -> AsyncIterator[EtcdClient]:
     client = connect_etcd([shared.endpoint])
     yield client
     await client.close()
@@ -53,7 +53,7 @@ async def test_etcd_client_skips_unreachable_endpoint(shared: Etcd) -> None:
 
 async def test_etcd_client_names_unreachable_endpoint_within_timeout() -> None:
     port = free_port()
-    client = GrpcEtcd([f"http://127.0.0.1:{port}"], Security(), timeout_s=0.3)
+    client = EtcdClient([f"http://127.0.0.1:{port}"], Security(), timeout_s=0.3)
     with pytest.raises(EtcdError, match=f"get /a: no connection to etcd at http://127.0.0.1:{port} within 0.3 s"):
         await client.get("/a")
     with pytest.raises(EtcdError, match="watch /a: no connection"):
@@ -62,7 +62,7 @@ async def test_etcd_client_names_unreachable_endpoint_within_timeout() -> None:
 
 
 async def test_etcd_watch_below_compacted_revision_raises_watch_broken(shared: Etcd) -> None:
-    client = GrpcEtcd([shared.endpoint], Security())
+    client = EtcdClient([shared.endpoint], Security())
     first = await client.put("/compact", b"1")
     last = [await client.put("/compact", str(i).encode()) for i in range(5)][-1]
     await client._endpoints[0].kv.Compact(rpc.CompactionRequest(revision=last))
@@ -73,7 +73,7 @@ async def test_etcd_watch_below_compacted_revision_raises_watch_broken(shared: E
 
 async def test_etcd_watch_breaks_when_member_is_killed_and_resumes_after_restart(etcd: Etcd) -> None:
     """SIGKILL: the watch ends with an error; after the restart list and watch go on from the revision."""
-    client = GrpcEtcd([etcd.endpoint], Security())
+    client = EtcdClient([etcd.endpoint], Security())
     revision = await client.put("/a", b"1")
     watch = client.watch("/", revision=revision)
     await client.put("/a", b"2")
@@ -93,7 +93,7 @@ async def test_etcd_watch_breaks_when_member_is_killed_and_resumes_after_restart
     await client.close()
 
 
-async def served(client: EtcdProtocol) -> None:
+async def served(client: EtcdClient) -> None:
     """A server accepts connections before it has a leader."""
     async with asyncio.timeout(60):
         while True:
@@ -102,7 +102,7 @@ async def served(client: EtcdProtocol) -> None:
                 return
 
 
-async def answered(client: GrpcEtcd) -> None:
+async def answered(client: EtcdClient) -> None:
     """A server that runs on a busy machine may take longer than the client's time for one request."""
     async with asyncio.timeout(60):
         while True:
@@ -116,7 +116,7 @@ async def test_etcd_requests_to_stopped_member_time_out(etcd: Etcd) -> None:
     first = connect_etcd([etcd.endpoint])
     await first.put("/a", b"1")
     await first.close()
-    client = GrpcEtcd([etcd.endpoint], Security(), timeout_s=1)
+    client = EtcdClient([etcd.endpoint], Security(), timeout_s=1)
     await answered(client)
     assert etcd.server.process is not None
     os.kill(etcd.server.process.pid, signal.SIGSTOP)
@@ -170,7 +170,7 @@ async def test_etcd_client_connects_with_client_certificate(tls_etcd: tuple[str,
     await client.put("/tls", b"1")
     assert (await client.get("/tls")) is not None
     await client.close()
-    plain = GrpcEtcd([url.replace("https", "http")], Security(), timeout_s=0.5)
+    plain = EtcdClient([url.replace("https", "http")], Security(), timeout_s=0.5)
     with pytest.raises(EtcdError):
         await plain.get("/tls")
     await plain.close()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from binlog.cluster.candidates import CANDIDATES_PREFIX, Candidate, waiting_by_node
-from binlog.cluster.kv import KV, Event, Lease
+from binlog.cluster.etcd import KV, Event, Lease
 from binlog.errors import BinlogError, EtcdError
 
 from tests.support.keep_alive_task import KeepAliveTask

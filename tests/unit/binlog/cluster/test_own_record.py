@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from binlog.cluster.kv import Compare, Put
+from binlog.cluster.etcd import Compare, Put
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.own_record import ForeignRecord, OwnRecord
 from binlog.cluster.registry import Registry, key_of

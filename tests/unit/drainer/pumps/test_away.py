@@ -7,8 +7,7 @@ from binlog.cluster.node import State
 from binlog.cluster.registry import key_of
 from binlog.errors import EtcdError
 
-from drainer.pumps.client import NoExtension
-from drainer.pumps.departed_pumps import Missed
+from drainer.pumps.client import Missed, NoExtension
 from drainer.pumps.health import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 

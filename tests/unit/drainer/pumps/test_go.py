@@ -15,8 +15,7 @@ from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedP
 from binlog.pump_error import ERROR_TRAILER, PumpError
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import ExtensionPump, translate
-from drainer.pumps.departed_pumps import Missed
+from drainer.pumps.client import ExtensionPump, Missed, translate
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack
 from drainer.pumps.pull import pull

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.pumps.binlog_parts import leading_schema_version
-from drainer.pumps.client import PumpClient
-from drainer.pumps.departed_pumps import Missed
+from drainer.pumps.client import Missed, PumpClient
 from drainer.pumps.health import HeldBack
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.topic import TopicPump, TopicSilent

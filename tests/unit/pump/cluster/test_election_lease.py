@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from binlog.cluster.kv import Compare, Put
+from binlog.cluster.etcd import Compare, Put
 from binlog.cluster.tso import compose, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError

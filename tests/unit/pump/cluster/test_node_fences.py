@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-from binlog.cluster.kv import KV, Compare, Put
+from binlog.cluster.etcd import KV, Compare, Put
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose

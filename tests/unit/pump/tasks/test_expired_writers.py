@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 import pytest
-from binlog.cluster.kv import KV
+from binlog.cluster.etcd import KV
 from binlog.cluster.published_jobs import key_of_version
 from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writer
 from binlog.envelope import merge, scan, writer_of

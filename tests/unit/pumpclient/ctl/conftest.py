@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import structlog
-from binlog.cluster.kv import Etcd
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.registry import Registry
 
 from pumpclient.ctl.options import Options

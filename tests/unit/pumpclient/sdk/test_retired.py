@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from binlog.cluster.kv import Compare, Lease, Put
+from binlog.cluster.etcd import Compare, Lease, Put
 from binlog.cluster.writers import living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError, TimestampUnavailable

@@ -74,16 +74,8 @@ class Changes:
             of = pa.array(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
             return tuple(None if column is None else column.take(of) for column in columns)
 
-        return Changes(
-            self.codec,
-            self.kind,
-            self.commit_ts[chosen],
-            self.start_ts[chosen],
-            self.sequence[chosen],
-            self.order[chosen],
-            some(self.old),
-            some(self.new),
-        )
+        stamps = {name: getattr(self, name)[chosen] for name in ("commit_ts", "start_ts", "sequence", "order")}
+        return replace(self, old=some(self.old), new=some(self.new), **stamps)
 
 
 def view_of_table(info: TableInfo, schema: str) -> SchemaView:

@@ -73,33 +73,28 @@ class States:
 
     def take(self, chosen: Ints) -> States:
         """Return the chosen states; `chosen` must ascend."""
-        of = pa.array(chosen)
-        return States(
-            self.table[chosen],
-            self.identity.take(of),
-            self.first[chosen],
-            self.first_ts[chosen],
-            self.first_sequence[chosen],
-            self.last_ts[chosen],
-            self.last_sequence[chosen],
-            self.row.take(of),
-            self.image.take(of),
-            self.gone.take(of),
-        )
+        of, columns = pa.array(chosen), (getattr(self, name) for name in STATES.names)
+        return States(*(one[chosen] if isinstance(one, np.ndarray) else one.take(of) for one in columns))
 
 
+# The columns of States as Arrow types; those of numbers are numpy arrays.
+STATES: Final = pa.schema(
+    [
+        ("table", pa.int64()),
+        ("identity", pa.binary()),
+        ("first", pa.int64()),
+        ("first_ts", pa.uint64()),
+        ("first_sequence", pa.int64()),
+        ("last_ts", pa.uint64()),
+        ("last_sequence", pa.int64()),
+        ("row", pa.binary()),
+        ("image", pa.binary()),
+        ("gone", IMAGES),
+    ]
+)
 # nulls, because an array of Python values would load pandas (drainer.spark.startup.worker_imports).
 NO_STATES: Final = States(
-    np.zeros(0, np.int64),
-    pa.nulls(0, pa.binary()),
-    np.zeros(0, np.int64),
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.int64),
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.int64),
-    pa.nulls(0, pa.binary()),
-    pa.nulls(0, pa.binary()),
-    pa.nulls(0, IMAGES),
+    *(np.zeros(0, str(of)) if pa.types.is_integer(of) else pa.nulls(0, of) for of in STATES.types)
 )
 
 

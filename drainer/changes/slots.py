@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
 from drainer.changes.groups import NO_GROUPS, Groups, Links, assign_groups, linked, nodes_of, packed, unpacked
-from drainer.changes.net import IMAGES, States, merge
+from drainer.changes.net import STATES, States, merge
 from drainer.changes.net_rows import folded_of
 from drainer.changes.slot_blob import LINKS_SLOT, ORDERED_SLOT, BlobError
 from drainer.changes.stream_blob import ipc_batches, pack_streams, unpack_streams
@@ -40,20 +40,6 @@ _KINDS: Final = tuple(Kind)
 _MATCHES: Final = tuple(Match)
 _FIELDS: Final = tuple(one.name for one in fields(TableShape))
 _MATCH: Final = _FIELDS.index("match")
-_SCHEMA: Final = pa.schema(
-    [
-        ("table", pa.int64()),
-        ("identity", pa.binary()),
-        ("first", pa.int64()),
-        ("first_ts", pa.uint64()),
-        ("first_sequence", pa.int64()),
-        ("last_ts", pa.uint64()),
-        ("last_sequence", pa.int64()),
-        ("row", pa.binary()),
-        ("image", pa.binary()),
-        ("gone", IMAGES),
-    ]
-)
 
 # By (commit_ts, start_ts, sequence): commit_ts alone does not tell transactions apart (X-15: TiDB computes some instead
 # of asking PD).
@@ -98,7 +84,7 @@ def pack(part: FoldedPart, slots: int, groups: Groups = NO_GROUPS) -> dict[int, 
         tables = np.unique(mine.table).tolist() if mine is not None else []
         shapes, changes = _packed({id_: part.shapes[id_] for id_ in tables}, in_order.get(number, {}))
         rest = marshal.dumps((shapes, changes, part.common, packed(links) if number == LINKS_SLOT else b""))
-        streams = [] if mine is None else [ipc_batches(_SCHEMA, [_batch(mine).serialize()])]
+        streams = [] if mine is None else [ipc_batches(STATES, [_batch(mine).serialize()])]
         blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest, streams, *counts)
         counts = 0, 0
     return blobs
@@ -127,18 +113,18 @@ def _shape_of(packed: tuple[Any, ...]) -> TableShape:
 
 
 def _batch(states: States) -> Any:
-    columns = [getattr(states, name) for name in _SCHEMA.names]
+    columns = [getattr(states, name) for name in STATES.names]
     arrays = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=STATES)
 
 
 def _states(stream: memoryview) -> States:
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         batch = reader.read_next_batch()
-    if batch.schema != _SCHEMA:
+    if batch.schema != STATES:
         raise ValueError(f"columns {batch.schema.names}")
-    columns = [batch.column(at) for at in range(len(_SCHEMA))]
-    numbers = [at for at, field in enumerate(_SCHEMA) if pa.types.is_integer(field.type)]
+    columns = [batch.column(at) for at in range(len(STATES))]
+    numbers = [at for at, field in enumerate(STATES) if pa.types.is_integer(field.type)]
     return States(*(column.to_numpy() if at in numbers else column for at, column in enumerate(columns)))
 
 

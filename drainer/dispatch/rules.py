@@ -93,16 +93,8 @@ class Method(Enum):
     CONFLICT = "conflict"
 
 
-_METHODS: Final[Mapping[str, Method]] = {
-    "": Method.TABLE,
-    "default": Method.TABLE,
-    "table": Method.TABLE,
-    "index-value": Method.INDEX_VALUE,
-    "rowid": Method.INDEX_VALUE,
-    "columns": Method.COLUMNS,
-    "ts": Method.TS,
-    "conflict": Method.CONFLICT,
-}
+_NAMES: Final = {"": Method.TABLE, "default": Method.TABLE, "rowid": Method.INDEX_VALUE}
+_METHODS: Final[Mapping[str, Method]] = _NAMES | {method.value: method for method in Method}
 
 
 @dataclass(frozen=True, slots=True)

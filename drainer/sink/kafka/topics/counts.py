@@ -16,7 +16,7 @@ from zlib import crc32
 
 from binlog.runtime.log import get_logger
 
-from drainer.dispatch.dispatcher import SLOTTING_VERSION, Dispatcher, PartitionSlotting
+from drainer.dispatch.dispatcher import SLOTTING_VERSION, PartitionSlotting
 from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.errors import DestinationError, DestinationRefused, Fenced
 from drainer.sink.kafka.config import KafkaConfig
@@ -195,12 +195,7 @@ class TopicCounts:
         changes."""
         with self._lock:
             if self._slotting is None or self._slotting.count != slots:
-                publication = self.publication
-                options = publication.options
-                dispatcher = Dispatcher(
-                    publication.router, publication.counts, options.zone, raw=options.output_raw_change_event
-                )
-                self._slotting = PartitionSlotting(dispatcher, slots, self._cut_version())
+                self._slotting = PartitionSlotting(self.publication.dispatcher, slots, self._cut_version())
             return self._slotting
 
     def _cut_version(self) -> int:

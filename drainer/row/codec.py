@@ -182,29 +182,21 @@ class Codec:
             self.fail(error, commit_ts)
 
     def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[DecodedValue], ...]:
-        reader = self._general
+        reader, table_id, version = self._general, self.at.table_id, self._schema_version
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
-            coming = self._view.upcoming_columns.get((self.at.table_id, column_id))
+            coming = self._view.upcoming_columns.get((table_id, column_id))
             if coming is not None and coming.may_precede_ddl(values.get(column_id), values):
                 return
             if column_id in self.at.current.columns_by_id:
-                if not self.shape.foldable and (self.at.table_id, column_id) in self._view.columns_being_dropped:
+                if not self.shape.foldable and (table_id, column_id) in self._view.columns_being_dropped:
                     raise ColumnGoing(
-                        table_id=self.at.table_id,
-                        column_id=column_id,
-                        schema_version=self._schema_version,
-                        commit_ts=commit_ts,
+                        table_id=table_id, column_id=column_id, schema_version=version, commit_ts=commit_ts
                     )
             elif self.at.applied is not None and column_id in self.at.applied.left_out:
                 return
-            elif not self._view.skips_column(self.at.table_id, column_id, self._schema_version):
-                raise UnknownColumn(
-                    table_id=self.at.table_id,
-                    column_id=column_id,
-                    schema_version=self._schema_version,
-                    commit_ts=commit_ts,
-                )
+            elif not self._view.skips_column(table_id, column_id, version):
+                raise UnknownColumn(table_id=table_id, column_id=column_id, schema_version=version, commit_ts=commit_ts)
 
         try:
             if kind is Kind.INSERT:

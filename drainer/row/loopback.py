@@ -70,17 +70,13 @@ class LoopbackFilter:
         return values.get(column.id)
 
 
-class PayloadCollector:
+class PayloadCollector(LoopbackFilter):
     """Collects served binlogs without those of the channel."""
 
     def __init__(self, marks: MarkTables | None) -> None:
+        super().__init__(marks)
         self._payloads: list[bytes] = []
-        self._loopback = LoopbackFilter(marks)
-
-    @property
-    def left_out(self) -> int:
-        return self._loopback.left_out
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs, in any order. If a transaction is added twice, one copy is used (rule 19)."""
-        self._payloads.extend(self._loopback.keep(payloads))
+        self._payloads.extend(self.keep(payloads))

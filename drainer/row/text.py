@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from binascii import hexlify
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Any
 
@@ -130,21 +130,6 @@ def _duration(kind: FieldType) -> Callable[[Any], bytes]:
     return lambda value: duration_text(value, fsp).encode()
 
 
-def _enum(kind: FieldType) -> Callable[[Any], int]:
-    count = len(kind.elems)
-    return lambda value: enum_index(value, count)
-
-
-def _set(kind: FieldType) -> Callable[[Any], int]:
-    count = len(kind.elems)
-    return lambda value: set_bits(value, count)
-
-
-def _bit(kind: FieldType) -> Callable[[Any], int]:
-    width = max(kind.flen, 1)
-    return lambda value: bit_number(value, width)
-
-
 # A JSON string may hold bytes that are no UTF-8; the reader shows them as \ufffd, so encoding never fails.
 _OF_TYPE_CLASS: dict[TypeClass, Callable[[FieldType], Callable[[Any], Any]]] = {
     TypeClass.INT: lambda kind: _as_it_is,
@@ -156,7 +141,7 @@ _OF_TYPE_CLASS: dict[TypeClass, Callable[[FieldType], Callable[[Any], Any]]] = {
     TypeClass.DATE: lambda kind: _date,
     TypeClass.DATETIME: _datetimes,
     TypeClass.TIME: _duration,
-    TypeClass.ENUM: _enum,
-    TypeClass.SET: _set,
-    TypeClass.BIT: _bit,
+    TypeClass.ENUM: lambda kind: partial(enum_index, count=len(kind.elems)),
+    TypeClass.SET: lambda kind: partial(set_bits, count=len(kind.elems)),
+    TypeClass.BIT: lambda kind: partial(bit_number, width=max(kind.flen, 1)),
 }

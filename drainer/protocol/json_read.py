@@ -8,8 +8,10 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Final, NoReturn
 
+from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Value
+from drainer.protocol.options import Compression
 
 UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 _WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
@@ -33,10 +35,12 @@ def double(text: str) -> float:
     return value
 
 
-def parse(value: bytes | None, what: str) -> Reader:
-    """Parse a message that is one JSON object. `what`: the message's name in errors. Raises MessageError."""
+def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
+    """Parse a message that is one JSON object. `what`: the message's name in errors; `how`: its compression. Raises
+    MessageError."""
     if value is None:
         raise MessageError(f"{what}: no value")
+    value = decompress(value, how)
     try:
         text = value.decode()
         document = json.loads(text, parse_int=_whole, parse_constant=_refuse_constant)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.protocol.canal.encoder import WATERMARK
-from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse
@@ -25,9 +24,7 @@ class CanalDecoder:
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message. Without the extension every commit_ts is 0, because the message does not contain it."""
-        if value is not None:
-            value = decompress(value, self.options.large_message_handle_compression)
-        message = parse(value, "Canal-JSON message")
+        message = parse(value, "Canal-JSON message", self.options.large_message_handle_compression)
         extension = message.child("_tidb")
         kind = message.text("type")
         if message.boolean("isDdl"):

@@ -17,7 +17,6 @@ from typing import Final
 from binlog.errors import DecodeError
 from binlog.tidb.time import duration_text
 
-from drainer.protocol.compression import decompress
 from drainer.protocol.debezium.values import DECIMAL
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
@@ -46,7 +45,7 @@ class DebeziumDecoder:
     options: ProtocolOptions
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        message = self._parse(value, "Debezium value")
+        message = parse(value, "Debezium value", self.options.large_message_handle_compression)
         payload = message.needed("payload")
         source = payload.needed("source")
         commit_ts = source.integer("commit_ts", 0)
@@ -58,11 +57,6 @@ class DebeziumDecoder:
         if operation not in _CHANGES:
             raise MessageError(f"{payload.where}: op {operation!r} is none of {', '.join(_CHANGES)}, {_WATERMARK}")
         return [self._row(key, message, payload, _CHANGES[operation])]
-
-    def _parse(self, data: bytes | None, what: str) -> Reader:
-        if data is not None:
-            data = decompress(data, self.options.large_message_handle_compression)
-        return parse(data, what)
 
     def _row(self, key: bytes | None, message: Reader, payload: Reader, change: Change) -> RowEvent:
         fields = _image_fields(message)
@@ -85,7 +79,7 @@ class DebeziumDecoder:
     def _key(self, key: bytes | None) -> Image | None:
         if key is None:
             return None
-        message = self._parse(key, "Debezium key")
+        message = parse(key, "Debezium key", self.options.large_message_handle_compression)
         schema = message.child("schema")
         return _image(message.needed("payload"), {} if schema is None else _fields(schema))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
-from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import (
     AdminEvent,
@@ -133,7 +132,7 @@ class OpenDecoder:
         return self._readers[kind](head, value)
 
     def _body(self, value: bytes) -> Reader:
-        return parse(decompress(value, self._options.large_message_handle_compression), "value")
+        return parse(value, "value", self._options.large_message_handle_compression)
 
     def _row(self, key: Reader, value: bytes) -> RowEvent | None:
         """Return the row's event. None if all of the row's columns were filtered out."""

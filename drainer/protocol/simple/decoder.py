@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
@@ -24,7 +23,7 @@ from drainer.protocol.event import (
 from drainer.protocol.json_read import UINT64_MAX, Reader, parse
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.simple.avro_schema import read_document
+from drainer.protocol.simple.avro_schema import DDL_KINDS, read_document
 
 VERSION: Final = 1
 # The most versions of tables that are kept. Then the oldest is dropped.
@@ -32,7 +31,6 @@ SCHEMAS_MAX: Final = 65_536
 
 _WHAT: Final = "Simple message"
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
-_DDLS: Final = frozenset({"CREATE", "RENAME", "CINDEX", "DINDEX", "ERASE", "TRUNCATE", "ALTER", "QUERY"})
 
 Types = Mapping[str, str]
 
@@ -41,8 +39,7 @@ class SchemaUnknown(MessageError):
     """The schema of a row's table has not been read: earlier messages of the partition are missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(NamedTuple):
     schema: str
     table: str
     version: int
@@ -60,8 +57,6 @@ class SimpleDecoder:
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message. Raises SchemaUnknown, which is a MessageError, for a row whose schema has not been read
         yet."""
-        if value is not None:
-            value = decompress(value, self._compression)
         message = self._parse(value)
         if message.integer("version") != VERSION:
             message.wrong("version", str(VERSION))
@@ -75,14 +70,14 @@ class SimpleDecoder:
             return [BootstrapEvent(schema.text("schema"), schema.text("table"), commit_ts)]
         if kind in _CHANGES:
             return [self._row(message, _CHANGES[kind], commit_ts)]
-        if kind in _DDLS:
+        if kind in DDL_KINDS:
             return [self._ddl(message, commit_ts)]
         raise MessageError(f"{message.where}: type {kind!r} is not known")
 
     def _parse(self, value: bytes | None) -> Reader:
         if self._is_avro and value is not None:
-            return Reader(read_document(value), _WHAT)
-        return parse(value, _WHAT)
+            return Reader(read_document(decompress(value, self._compression)), _WHAT)
+        return parse(value, _WHAT, self._compression)
 
     def _ddl(self, message: Reader, commit_ts: int) -> DdlEvent:
         after, before = message.child("tableSchema"), message.child("preTableSchema")

@@ -378,10 +378,7 @@ class Upstream:
 def server_of(section: UpstreamServer) -> ServerConfig:
     """How upstream is reached. Raises ConfigError."""
     if not section.host:
-        raise ConfigError(
-            "upstream.host: give a TiDB server of upstream, whose tables are to be read; services that embed the SDK "
-            "have no store that can be read, and write their rows by Service.snapshot"
-        )
+        raise ConfigError("upstream.host: name a TiDB to read; a service has no store to read, see Service.snapshot")
     return ServerConfig(
         host=section.host,
         port=section.port,

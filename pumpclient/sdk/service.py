@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -21,7 +22,6 @@ from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
-from pumpclient.errors import PayloadTooLarge
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strategy, upstream_of
 from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
@@ -34,8 +34,7 @@ from pumpclient.sdk.parse import parse_ddl
 from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, run
-from pumpclient.sdk.rows import RowValues
-from pumpclient.sdk.snapshot import Pages, check_key, insert, taken
+from pumpclient.sdk.snapshot import Page, check_key, insert, taken
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
@@ -232,39 +231,32 @@ class Service:
         """
         return await run(self.begin, work, within_s)
 
-    async def snapshot(self, table: Table, pages: Pages, *, within_s: float = WITHIN_S) -> int:
+    async def snapshot(
+        self, table: Table, pages: AsyncIterable[Page] | Iterable[Page], *, within_s: float = WITHIN_S
+    ) -> int:
         """Write rows that the service has already, for drainers whose destinations lack them. Return their number.
 
-        `pages`: an iterable, best a generator, plain or async, of pages; each page is a sequence of complete rows.
-        Every drainer gets the rows, as inserts: a destination's row with the same key is replaced, a missing one is
-        inserted, others stay. `table` needs a primary key, or a unique key over columns that are not nullable.
+        `pages`: an iterable, best a generator, plain or async, of sequences of complete rows. Every drainer gets the
+        rows, as inserts: a destination's row with the same key is replaced, a missing one is inserted, others stay.
 
-        A page has one timestamp, that of its commit. No other transaction may change its rows from before they are read
-        until the page is committed, or an old row replaces a newer one. The next page is taken only after that, so a
-        generator that yields while it locks the rows keeps the lock for as long as needed. What follows its `yield`
-        runs when the page is committed: the place to record how far it is. If this call raises or is cancelled, the
-        generator is closed at its `yield`; call again with pages from the one that was not recorded.
+        A page is a transaction, sent and repeated as `run` does it, and its rows are those at its commit_ts: no other
+        transaction may change them from before they are read until the page is committed, or an old row replaces a
+        newer one. The next page is taken only then. So a generator that locks the rows around its `yield` keeps them
+        locked for as long as needed, and what follows the `yield` is the place to record how far it is. If this call
+        raises or is cancelled, the generator is closed at its `yield`: call again from the page that was not recorded.
 
-        A page is sent as `run` does it, with `within_s`, and raises as that. One that is too large for a pump is
-        divided into several transactions; PayloadTooLarge means a single row. Raises BadDeclaration for a table without
-        such a key, RowRejected for a row that lacks a column, and SchemaConflict if the handle is out of date.
+        Raises what `run` raises (after PayloadTooLarge, make smaller pages), BadDeclaration for a table without a
+        primary key or a unique key that is not nullable, RowRejected for a row that lacks a column, and SchemaConflict
+        if the handle is out of date.
         """
-        bound, count = _bound(table), 0
-        check_key(bound)
+        check_key(of_kind("table", table, Table))
         await self.refresh()
-
-        async def write(rows: Sequence[RowValues]) -> None:
-            try:
-                await self.run(lambda txn: insert(txn, self.catalog, table, bound, rows), within_s=within_s)
-            except PayloadTooLarge:
-                if len(rows) == 1:
-                    raise
-                await write(rows[: len(rows) // 2])
-                await write(rows[len(rows) // 2 :])
-
+        count = 0
         async with contextlib.aclosing(taken(pages)) as each:
             async for rows in each:
-                await write(rows)
+                await self.run(
+                    functools.partial(insert, catalog=self.catalog, table=table, rows=rows), within_s=within_s
+                )
                 count += len(rows)
         return count
 
@@ -423,12 +415,7 @@ class Service:
 
 
 def _place(table: Table) -> tuple[str, str]:
-    bound = _bound(table)
-    return bound.schema, bound.info.name
-
-
-def _bound(table: Table) -> Bound:
     bound = of_kind("table", table, Table).bound
     if bound is None:
         raise BadDeclaration(f"table {table.name} is only declared: use the handle from create_table or table()")
-    return bound
+    return bound.schema, bound.info.name

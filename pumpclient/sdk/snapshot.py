@@ -16,27 +16,23 @@ from binlog.tidb.types import UNSPECIFIED
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import BadDeclaration, RowRejected, SchemaConflict
 from pumpclient.sdk.rows import RowValues
-from pumpclient.sdk.table import Bound, Table
+from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Transaction
 
 Page = Sequence[RowValues]
-Pages = AsyncIterable[Page] | Iterable[Page]
 
 
-def check_key(bound: Bound) -> None:
+def check_key(table: Table) -> None:
     """Raise BadDeclaration if no key makes a row replace itself: a table without one would have each row twice."""
-    info = bound.info
-    for index in info.unique_indexes():
-        whole = all(part.length == UNSPECIFIED for part in index.columns)
-        if whole and (index.primary or all(column.is_not_null for column in info.index_columns(index))):
-            return
-    raise BadDeclaration(
-        f"a snapshot of {bound.schema}.{info.name} needs a primary key, or a unique key whose columns are complete and "
-        f"not nullable: by it a row replaces the one that a destination has"
-    )
+    parts = {(column.name, UNSPECIFIED) for column in table.columns if not column.is_nullable}
+    keys = (table.primary_key, *(key for key in table.keys if key.unique))
+    if not any(key.columns and parts.issuperset(key.columns) for key in keys):
+        raise BadDeclaration(
+            f"{table.name}: a snapshot needs a primary key, or a unique key of whole, NOT NULL columns"
+        )
 
 
-async def taken(pages: Pages) -> AsyncGenerator[list[RowValues]]:
+async def taken(pages: AsyncIterable[Page] | Iterable[Page]) -> AsyncGenerator[list[RowValues]]:
     """Yield the pages. A generator is closed when this is, so that what it holds at a `yield` is released."""
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(pages, AsyncGenerator):
@@ -51,13 +47,12 @@ async def taken(pages: Pages) -> AsyncGenerator[list[RowValues]]:
                 yield list(page)
 
 
-def insert(txn: Transaction, catalog: Catalog, table: Table, bound: Bound, rows: Sequence[RowValues]) -> None:
+def insert(txn: Transaction, catalog: Catalog, table: Table, rows: Sequence[RowValues]) -> None:
     """Insert complete rows. Raises RowRejected for a row that lacks a column, whose default would replace the value
     that a destination has; SchemaConflict if the table was altered, truncated or dropped since the handle was made."""
-    name = f"{bound.schema}.{bound.info.name}"
-    if catalog.good_until(bound) < catalog.version:
-        raise SchemaConflict(f"{name} has changed since version {bound.version}: get the handle again")
     for row in rows:
         missing = txn.insert(table, row).keys() - row.keys()
         if missing:
-            raise RowRejected(f"{name}.{min(missing)}: missing; a row of a snapshot must contain every column")
+            raise RowRejected(f"{table.name}.{min(missing)}: missing; a row of a snapshot must contain every column")
+    if table.bound is not None and catalog.good_until(table.bound) < catalog.version:
+        raise SchemaConflict(f"{table.name} has changed since version {table.bound.version}: get the handle again")

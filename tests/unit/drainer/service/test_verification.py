@@ -139,8 +139,7 @@ async def _unexpected(_: Config) -> Found:
 async def test_comparison_is_a_process_that_says_why_it_failed() -> None:
     found = await compared(Config.model_validate({"node-id": "d"}))
     assert found == Found(
-        error="upstream.host: give a TiDB server of upstream, whose tables are to be read; services that embed the SDK "
-        "have no store that can be read, and write their rows by Service.snapshot"
+        error="upstream.host: name a TiDB to read; a service has no store to read, see Service.snapshot"
     )
 
 

@@ -139,20 +139,20 @@ async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Eve
     """As `check`. A task has some of the tables, and snapshots of its own for them: two sessions of a server cannot
     share one."""
     ended = threading.Event()
-    async with _opened(config, ended) as (_, tables):
-        names = options.chosen(tables, first=True)
-    options = replace(options, executors=False, strict=False)
+    stopping = asyncio.ensure_future(stop.wait())
+    stopping.add_done_callback(lambda _: ended.set())
+    of_task = replace(options, executors=False, strict=False)
 
-    def run() -> list[list[TableCheck]]:
+    def run(names: list[str]) -> list[list[TableCheck]]:
         with spark_session(config, ended) as session:
             count = min(len(names), GROUPS_OF_TASK * session.sparkContext.defaultParallelism)
             groups = [names[number::count] for number in range(count)]
-            return on_executors(session, partial(_in_task, config, options), groups, ended, lambda: None)
+            return on_executors(session, partial(_in_task, config, of_task), groups, ended, lambda: None)
 
-    stopping = asyncio.ensure_future(stop.wait())
-    stopping.add_done_callback(lambda _: ended.set())
     try:
-        found = await asyncio.to_thread(run) if names else []
+        async with _opened(config, ended) as (_, tables):
+            names = options.chosen(tables, first=True)
+        found = await asyncio.to_thread(run, names) if names else []
     finally:
         stopping.cancel()
     return sorted(chain.from_iterable(found), key=lambda one: one.table)

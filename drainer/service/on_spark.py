@@ -17,6 +17,7 @@ from drainer.apply.progress import Stopped
 from drainer.config import Config
 from drainer.ranges.progress import LoadProgress
 from drainer.sink.base import AnySink, TableLoad
+from drainer.sink.errors import Fenced
 from drainer.spark.startup.session_opening import Opening
 from drainer.temporary_files import check_data_dir, temporary_folder
 
@@ -66,7 +67,7 @@ def on_executors(
 ) -> list[R]:
     """Return the results, in the order of the values. A task may run again, beside its former attempt, if an executor
     is lost. `work`, values and results: picklable; `watch`: called every two seconds meanwhile. Raises the BinlogError
-    of a task, SparkFailed, and Stopped if `stop` is set."""
+    of a task, SparkFailed, Stopped if `stop` is set, and the Fenced of `watch`."""
     from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
     errors, context = ErrorSeal.new(), session.sparkContext
@@ -75,16 +76,25 @@ def on_executors(
         try:
             found: list[R] = context.parallelize(values, len(values)).map(_Task(work, errors)).collect()
             return found
-        except SPARK_ERRORS as error:
+        except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM has ended
             raise (Stopped("stopped") if stop.is_set() else errors.unwrap(error)) from error
+
+    def cancel() -> None:
+        with contextlib.suppress(*SPARK_ERRORS, OSError):
+            context.cancelAllJobs()
 
     with ThreadPoolExecutor(1, "tasks") as pool:
         job = pool.submit(run)
         while not wait([job], _WATCH_S).done:
             if stop.is_set():
-                context.cancelAllJobs()
-            with contextlib.suppress(BinlogError):  # the tasks find it, too
+                cancel()
+            try:
                 watch()
+            except Fenced:  # to look again would take the destination from the successor
+                cancel()
+                raise
+            except BinlogError:  # the tasks find it, too
+                pass
         return job.result()
 
 

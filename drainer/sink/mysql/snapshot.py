@@ -60,6 +60,8 @@ class ServerSnapshot:
                 (found,) = self._session.query(b"SELECT @@tidb_current_ts")
                 self._reader = self._connected()
                 self._reader.execute(b"SET SESSION tidb_snapshot='%d'" % int(found[0] or 0))
+            else:  # between two blocks a check that keeps a rate may pause for longer than the server's minute
+                self._session.execute(b"SET SESSION net_write_timeout=%d" % _IDLE_S)
             self._triggers: frozenset[Name] = frozenset()
             if not config.allow_triggers:
                 self._triggers = tables_with_triggers(self._session)

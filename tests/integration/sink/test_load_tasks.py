@@ -23,7 +23,7 @@ from drainer.ranges.load import FirstLoad, LoadTask
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Snapshot, Upstream, UpstreamRefused
 from drainer.service.on_spark import spread
-from drainer.sink.base import TableLoad, unfinished
+from drainer.sink.base import Intent, TableLoad, unfinished
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import opened
@@ -134,6 +134,10 @@ def test_task_of_a_former_drainer_or_of_a_load_that_was_begun_anew_writes_nothin
     with pytest.raises(PositionMoved):
         task([part])
     mariadb.query("UPDATE tidb_binlog.drainer_position SET commit_ts = commit_ts - 1")
+    sink.begin(Intent(TS, TS + 1, 1, 0, 1, ""))
+    with pytest.raises(PositionMoved, match="is open"):
+        task([part])
+    mariadb.query("UPDATE tidb_binlog.drainer_position SET intent = NULL")
     opened(mariadb, at=TS).close(clean=False)
     for former in (task, replace(task, sink=lambda: begun)):
         with pytest.raises(Fenced):

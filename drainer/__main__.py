@@ -104,11 +104,13 @@ def load(args: list[str]) -> int:
 
 
 def check(args: list[str]) -> int:
-    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] -config drainer.toml`: compare the
-    destination's tables with upstream's, and repair them."""
+    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] [-consumer URI] -config FILE`: compare
+    the destination's tables with upstream's, and repair them."""
     parser = argparse.ArgumentParser("drainer check", add_help=False, allow_abbrev=False, epilog="Others: drainer -h")
     parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("-table", "--table", action="append", default=[], help="pattern of a name; may be repeated")
+    about = "kafka-consumer's --to, a server: compare what it makes of the topics that this drainer writes"
+    parser.add_argument("-consumer", "--consumer", default="", metavar="URI", help=about)
     flags = {"repair": "write what differs", "redact": "values of keys alone", "json": "as JSON"}
     for name, text in (flags | {"executors": "on Spark's executors"}).items():
         parser.add_argument(f"-{name}", f"--{name}", action="store_true", help=text)
@@ -117,7 +119,7 @@ def check(args: list[str]) -> int:
     from drainer.service.check import CheckOptions, shown
     from drainer.service.check import check as compared
 
-    options = CheckOptions(tuple(own.table), own.repair, own.redact, own.json, own.executors)
+    options = CheckOptions(tuple(own.table), own.repair, own.redact, own.json, own.executors, own.consumer)
 
     async def checked() -> list[TableCheck]:
         return await compared(config, options, _stopped_by_signals())

@@ -6,13 +6,11 @@ or a bad command line.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from threading import Event as Stop
 from typing import Final, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
@@ -20,14 +18,13 @@ from binlog.runtime.command_line import Program, discard_stdout, flags_of
 from binlog.runtime.config import load_or_exit
 from pydantic import Field, model_validator
 
-from drainer.kafka_consumer.run import Destination, consume, print_events, settings
+from drainer.kafka_consumer.run import Destination, consume, print_events
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.sink.registry import replayer
+from drainer.sink.registry import consumer_replayer
 
 _log = log.get_logger("kafka-consumer")
-_SERVERS: Final = ("mysql", "mariadb", "tidb")
 # In these protocols dates and times are text, and every column has its own name.
 _FOR_SERVERS: Final = ("open", "canal", "simple")
 
@@ -108,29 +105,13 @@ def _write(lines: str) -> None:
 
 
 def _destination(text: str, options: ProtocolOptions) -> Destination:
-    kind, colon, rest = text.partition(":")
-    if kind == "sqlite" and rest:
-        return Destination(replayer("sqlite", {"path": rest}, settings("kafka-consumer")))
-    parts = urlsplit(text)
-    if not colon or kind not in _SERVERS or not parts.hostname:
-        raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
-    if PROTOCOLS[options.protocol] not in _FOR_SERVERS:
+    to = consumer_replayer(text, zone=options.time_zone)
+    if not text.startswith("sqlite:") and PROTOCOLS[options.protocol] not in _FOR_SERVERS:
         raise ConfigError(
-            f"--to {kind}: messages of {options.protocol} do not hold values as a server takes them; those of "
-            "open-protocol, canal-json and simple do"
+            f"--to: messages of {options.protocol} do not hold values as a server takes them; those of open-protocol, "
+            "canal-json and simple do"
         )
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    name = given.pop("name", "kafka-consumer")
-    unknown = sorted(given)
-    if unknown or parts.path.strip("/"):
-        raise ConfigError(f"--to {kind}: not understood: {', '.join([*unknown, *filter(None, [parts.path])])}")
-    try:
-        port = parts.port or 3306
-    except ValueError as error:
-        raise ConfigError(f"--to {kind}: {error}") from None
-    password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
-    server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
-    return Destination(replayer(kind, server, settings(name, zone=options.time_zone)))
+    return Destination(to)
 
 
 if __name__ == "__main__":

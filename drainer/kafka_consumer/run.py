@@ -22,7 +22,7 @@ from drainer.protocol.event import AdminEvent, BootstrapEvent, DdlEvent, Event, 
 from drainer.protocol.large import claimed_row
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplaySettings, replayed
+from drainer.sink.replay import Replayed, Replayer, ReplayFailed, replayed
 
 _T = TypeVar("_T")
 
@@ -41,11 +41,6 @@ def resume_of(text: str) -> Resume:
         return Resume(int(found["applied_ts"]), reads, ddls)
     except (ValueError, KeyError, TypeError) as error:
         raise ConsumeError(f"the stored position is damaged: {error}") from None
-
-
-def settings(name: str, **more: Any) -> ReplaySettings:
-    """Return those of a consumer of this name."""
-    return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)
 
 
 class Destination:

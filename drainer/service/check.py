@@ -35,6 +35,7 @@ from drainer.service.first_load import keep_gc_held, release_gc
 from drainer.service.on_spark import on_executors, spark_session
 from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import PositionMoved
+from drainer.sink.registry import consumer_replayer
 from drainer.sink.schema_check import SchemaDifference
 from drainer.sink.snapshot import DestinationSnapshot, ReadsTables
 
@@ -51,13 +52,15 @@ _log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """`tables`: patterns of names at the destination; none: all tables. `repair`: write what differs. `redact`: show no
-    value but those of keys. `executors`: compare on Spark's executors. `strict`: a pattern must match a table."""
+    value but those of keys. `executors`: compare on Spark's executors. `consumer`: what `kafka-consumer --to` has:
+    compare the tables that it makes of the drainer's topics. `strict`: a pattern must match a table."""
 
     tables: tuple[str, ...] = ()
     repair: bool = False
     redact: bool = False
     as_json: bool = False
     executors: bool = False
+    consumer: str = ""
     strict: bool = True
 
     def chosen(self, tables: Iterable[str], *, first: bool) -> list[str]:
@@ -103,6 +106,8 @@ class TableCheck:
 async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
     """Compare the chosen tables, ordered by name. A repaired table is compared again. `stop`: those that are left have
     an error. Raises BinlogError if they cannot be opened the first time."""
+    if options.consumer and options.repair:
+        raise ConfigError("-repair: what kafka-consumer wrote is not repaired: the topic would still differ")
     if options.executors:
         return await _on_executors(config, options, stop)
     done: dict[str, TableCheck] = {}
@@ -113,7 +118,7 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
     try:
         for number in range(ROUNDS):
             try:
-                async with _opened(config, ended) as (there, tables):
+                async with _opened(config, options, ended) as (there, tables):
                     chosen = options.chosen(tables, first=not number)
                     for name in {*left} - {*tables}:  # dropped, or renamed
                         done.pop(name, None)
@@ -150,7 +155,7 @@ async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Eve
             return on_executors(session, partial(_in_task, config, of_task), groups, ended, lambda: None)
 
     try:
-        async with _opened(config, ended) as (_, tables):
+        async with _opened(config, options, ended) as (_, tables):
             names = options.chosen(tables, first=True)
         found = await asyncio.to_thread(run, names) if names else []
     finally:
@@ -165,7 +170,7 @@ def _in_task(config: Config, options: CheckOptions, names: Sequence[str]) -> lis
 
 @contextlib.asynccontextmanager
 async def _opened(
-    config: Config, ended: threading.Event
+    config: Config, options: CheckOptions, ended: threading.Event
 ) -> AsyncIterator[tuple[DestinationSnapshot, dict[str, Table]]]:
     """Open a snapshot of the destination; yield it, and the tables in it by name."""
     server, security = server_of(config.upstream), config.security.security()
@@ -173,7 +178,7 @@ async def _opened(
         etcd = connect_etcd(config.pd_urls, security)
         stack.push_async_callback(etcd.close)
         identity = Identity(await cluster_id(etcd, config, security), config.changefeed, config.identity())
-        there = await _destination(config, identity, ended)
+        there = await _destination(config, options, identity, ended)
         stack.callback(there.close)
         gc = config, f"drainer-check-{config.identity()}-{secrets.token_hex(4)}", there.commit_ts
         stack.push_async_callback(release_gc, *gc)
@@ -204,11 +209,13 @@ def _check_ids(upstream: Upstream, ts: int, sources: Iterable[Source]) -> None:
         snapshot.check_ids({source.info.id: source for source in sources})
 
 
-async def _destination(config: Config, identity: Identity, ended: threading.Event) -> DestinationSnapshot:
+async def _destination(
+    config: Config, options: CheckOptions, identity: Identity, ended: threading.Event
+) -> DestinationSnapshot:
     """While a batch is distributed or a DDL runs, wait for its end."""
-    sink = config.syncer.sink()
+    sink = consumer_replayer(options.consumer) if options.consumer else config.syncer.sink()
     if not isinstance(sink, ReadsTables):
-        raise ConfigError(f"a destination of db-type {config.syncer.db_type} has no tables to compare with upstream's")
+        raise ConfigError(f"{sink.name} has no typed tables to compare with upstream's; for topics see -consumer")
     deadline_s = asyncio.get_running_loop().time() + _OPEN_S
     while True:
         try:

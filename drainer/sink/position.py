@@ -329,3 +329,39 @@ def _load_of(table_id: int, part: int, text: str | None, loaded: int) -> TableLo
     ends: list[Any] = [border and tuple(border) for border in json.loads(text)]
     lower, *borders, upper = ends
     return TableLoad(table_id, tuple(borders), loaded, part, lower, upper)
+
+
+class ConsumerPosition(SqlPositionStore):
+    """The position of the consumer that the changefeed's name names. Nothing of it is written."""
+
+    @property
+    def label(self) -> str:
+        return f"kafka-consumer {self.tables.key[1]!r}"
+
+    def read(self) -> Stored | None:
+        """Every row and DDL up to the position is there, and none above it (kafka_consumer.core.Resume). The version
+        changes with each DDL, and is below that of every job. Raises PositionMoved while a DDL runs, and soon after its
+        commit_ts: its job may not have finished (facts.md, X-05), and rows of a first load follow its CREATEs."""
+        from drainer.schema.state import FINISH_LAG_MS_MAX  # executors import this module, and need no schema
+
+        query = "SELECT position, ddl FROM tidb_binlog.kafka_consumer WHERE name=?"
+        rows = self.tables.query(query, self.tables.key[1:])
+        if not rows or not rows[0][0]:
+            return None
+        found = json.loads(str(rows[0][0]))
+        at_ts, ddl_ts = found["applied_ts"], max((ddl[0] for ddl in found["ddls"]), default=0)
+        if rows[0][1] is not None or tso.physical_ms(at_ts) <= tso.physical_ms(ddl_ts) + FINISH_LAG_MS_MAX:
+            raise PositionMoved(f"{self.label}: the DDL at {ddl_ts} has not run, or not been finished at {at_ts}")
+        return Stored(at_ts, -ddl_ts, 0)
+
+    def job(self, job_id: int) -> JobMark | None:
+        return None
+
+    def open_jobs(self) -> list[JobMark]:
+        return []
+
+    def loads(self) -> list[TableLoad]:
+        return []
+
+    def put_verifications(self, found: Iterable[Verification], known: Container[int]) -> None:
+        """The result is the report alone."""

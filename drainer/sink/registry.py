@@ -6,10 +6,12 @@ writers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import ConfigError
 from pydantic import BaseModel, ValidationError
@@ -106,6 +108,31 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
         raise ConfigError(str(error).replace("syncer.to.", "dest-db.")) from None
     make = cast("Callable[[ToSection, ReplaySettings], Replayer]", _named(KINDS[db_type].replay))
     return make(to, settings)
+
+
+def consumer_replayer(text: str, zone: str = "UTC") -> Replayer:
+    """Return the destination of `kafka-consumer --to`, not opened yet. `zone`: that of TIMESTAMPs in messages. Raises
+    ConfigError."""
+    from drainer.sink.replay import consumer_settings
+
+    scheme, colon, rest = text.partition(":")
+    if scheme == "sqlite" and rest:
+        return replayer("sqlite", {"path": rest}, consumer_settings("kafka-consumer"))
+    parts = urlsplit(text)
+    if not colon or KINDS.get(scheme) is not _SERVER or not parts.hostname:
+        raise ConfigError("consumer --to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name = given.pop("name", "kafka-consumer")
+    unknown = sorted(given)
+    if unknown or parts.path.strip("/"):
+        raise ConfigError(f"--to {scheme}: not understood: {', '.join([*unknown, *filter(None, [parts.path])])}")
+    try:
+        port = parts.port or 3306
+    except ValueError as error:
+        raise ConfigError(f"--to {scheme}: {error}") from None
+    password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
+    server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
+    return replayer(scheme, server, consumer_settings(name, zone=zone))
 
 
 def import_writers() -> None:

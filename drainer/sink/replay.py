@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Protocol
+from typing import Any, Protocol
 
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
@@ -121,3 +121,8 @@ class Replayer(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def consumer_settings(name: str, **more: Any) -> ReplaySettings:
+    """Return those of a consumer of this name."""
+    return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)

@@ -384,6 +384,79 @@ def test_first_load_into_kafka_and_the_stream_behind_it_make_upstreams_tables(
             assert list(table_differences(found, downstream, "app", name)) == []
 
 
+CHANGED = [name for name in VALUES if name != "s64"]
+
+
+def create_checked(upstream: Upstream) -> None:
+    """A table with values of each type that MariaDB takes."""
+    upstream.run("DROP TABLE IF EXISTS checked", ODD.replace("TABLE odd", "TABLE checked"))
+    for column, values in VALUES.items():
+        text = (value for value in values if column != "v" or not value.startswith("x"))  # MariaDB has UTF-8 alone
+        upstream.run(*(f"INSERT INTO checked ({column}) VALUES ({value})" for value in text))
+
+
+def spoil_rows(mariadb: MariaDB, database: str) -> None:
+    """Change a value of each type, delete a row, and add one."""
+    connection = mariadb.connect(database=database, autocommit=True)
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        for column in CHANGED:
+            cursor.execute(f"UPDATE checked SET {column} = NULL WHERE {column} IS NOT NULL ORDER BY id LIMIT 1")
+            assert cursor.rowcount == 1, column
+        cursor.execute("DELETE FROM checked ORDER BY id DESC LIMIT 1")
+        cursor.execute("INSERT INTO checked (id, v) VALUES (1000000, 'surplus')")
+
+
+@pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "simple"])
+def test_tables_that_a_consumer_makes_of_a_topic_are_compared_beside_the_stream(
+    upstream: Upstream, mariadb: MariaDB, kafka: Broker, protocol: str
+) -> None:
+    """Under other names, while transactions and DDLs run."""
+    peer, topic, extension = upstream.peer, kafka.topic(3), protocol == "canal-json"
+    section = f'changefeed = "{topic}"\n[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\nfirst-load = true\n'
+    create_checked(upstream)
+    names = ["checked", *(text.split()[2] for text in TABLES)]
+    chosen = "".join(
+        f'[[syncer.replicate-do-table]]\ndb-name = "app"\ntbl-name = "{name}"\n' for name in (*names, "moved")
+    )
+    to = (
+        f'db-type = "kafka"\n{chosen}[[syncer.routes]]\nschema-pattern = "app"\ntarget-schema = "copy"\n'
+        f'[syncer.to]\naddresses = ["{kafka.address}"]\ntopic = "{topic}"\nprotocol = "{protocol}"\n'
+        f"enable-tidb-extension = {str(extension).lower()}\n"
+        '[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
+    )
+    server = f"mariadb://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}"
+    uri = f"kafka://{kafka.address}/{topic}?protocol={protocol}{'&enable-tidb-extension=true' * extension}"
+    named = f"{server}?name={protocol}"
+
+    def check(*arguments: str) -> tuple[int, str]:
+        ran = peer.our_drainer(to, f"-consumer={named}", *arguments, name=topic, more=section, command=("check",))
+        return ran.wait(deadline_s=300), ran.text()
+
+    drainer = peer.our_drainer(to, name=topic, more=section)
+    consumer = python_module(
+        "drainer.kafka_consumer", uri, "-to", named, output=peer.directory / f"{topic}.consumer"
+    ).start()
+    peer.servers.append(consumer)
+    loaded = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'copy' AND TABLE_NAME = 'checked'"
+    wait_until(lambda: mariadb.query(loaded) == [(1,)], deadline_s=400, what="the tables are there")
+    with running_load(peer.connect) as running:
+        running.define(DDLS[:7])
+        wait_until(lambda: running.committed.total() > 300, what="transactions are written")
+        code, text = check()
+        assert (code, text.count(": equal (")) == (0, len(names)), text + consumer.tail()
+        spoil_rows(mariadb, "copy")
+        code, text = check("-json", "-table=copy.*")
+        found = {one["table"]: one for one in json.loads(text[text.rindex("[\n  {") :])}
+        assert (code, [name for name, one in found.items() if not one["equal"]]) == (3, ["copy.checked"])
+        rows = found["copy.checked"]["differences"]
+        changed = [row for row in rows if row["upstream"] and row["destination"]]
+        assert sorted(name for row in changed for name in row["upstream"]) == sorted(CHANGED)
+        assert len(rows) == len(CHANGED) + 2
+        assert [row["destination"]["v"] for row in rows if row["upstream"] is None] == ["'surplus'"]
+    assert drainer.stop() == 0, drainer.tail()
+    assert consumer.stop() == 0, consumer.tail()
+
+
 FOREIGN_KEYS = (
     "CREATE TABLE parent (id INT PRIMARY KEY)",
     "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON UPDATE CASCADE)",
@@ -406,7 +479,6 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
     """A value of each type is changed at the destination, a row deleted and one added, while transactions run."""
     peer = upstream.peer
     section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\nfirst-load = true\n'
-    columns = [name for name in VALUES if name != "s64"]
     every = ["bag", "checked", "parent", "child", *(text.split()[2] for text in TABLES)]
 
     def check(*arguments: str, tables: Sequence[str] = every) -> tuple[int, dict[str, Any]]:
@@ -423,10 +495,7 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
     upstream.run(
         "CREATE TABLE IF NOT EXISTS bag (a INT, b VARCHAR(20))", "INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, NULL)"
     )
-    upstream.run(ODD.replace("TABLE odd", "TABLE checked"))
-    for column, values in VALUES.items():
-        text = (value for value in values if column != "v" or not value.startswith("x"))  # MariaDB has UTF-8 alone
-        upstream.run(*(f"INSERT INTO checked ({column}) VALUES ({value})" for value in text))
+    create_checked(upstream)
     upstream.run(*FOREIGN_KEYS)
     drainer = peer.our_drainer(mariadb, name="checked", more=f'{section}check-interval = "1h"\n')
     drainer.wait_for_output("drainer is running", deadline_s=480)
@@ -437,15 +506,9 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
         code, found = check("-executors")
         assert (code, [one for one in found.values() if not one["equal"]]) == (0, [])
         assert found.keys() == {f"app.{table}" for table in every}
-        connection = mariadb.connect(database="app", autocommit=True)
-        with contextlib.closing(connection), connection.cursor() as cursor:
-            for column in columns:
-                cursor.execute(f"UPDATE checked SET {column} = NULL WHERE {column} IS NOT NULL ORDER BY id LIMIT 1")
-                assert cursor.rowcount == 1, column
-            cursor.execute("DELETE FROM checked ORDER BY id DESC LIMIT 1")
-            cursor.execute("INSERT INTO checked (id, v) VALUES (1000000, 'surplus')")
-            cursor.execute("DELETE FROM bag LIMIT 1")
-            cursor.execute("INSERT INTO bag VALUES (3, 'surplus')")
+        spoil_rows(mariadb, "app")
+        mariadb.query("DELETE FROM app.bag LIMIT 1")
+        mariadb.query("INSERT INTO app.bag VALUES (3, 'surplus')")
         with contextlib.closing(peer.connect(port=peer.start_tidb_without_binlog(), database="app")) as unseen:
             unseen.query("INSERT INTO checked (id, v) VALUES (2000000, 'no binlog')")
         write_undone_rows(upstream)
@@ -461,8 +524,8 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
         ]
         rows = found["app.checked"]["differences"]
         changed = [row for row in rows if row["upstream"] and row["destination"]]
-        assert sorted(name for row in changed for name in row["upstream"]) == sorted(columns)
-        assert len(rows) == len(columns) + 3
+        assert sorted(name for row in changed for name in row["upstream"]) == sorted(CHANGED)
+        assert len(rows) == len(CHANGED) + 3
         assert {"2000000", "1000000"} <= {row["key"].get("id") for row in rows}
         assert [row["destination"]["v"] for row in rows if row["upstream"] is None] == ["'surplus'"]
         assert sorted(len(one or ()) for row in found["app.bag"]["differences"] for one in row.values()) == [

@@ -17,7 +17,7 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.statements import qualified, quote
-from drainer.sink.position import OURS, SqlPositionStore, Value
+from drainer.sink.position import OURS, ConsumerPosition, SqlPositionStore, Value
 
 _RANGE: Final = f"{OURS} AND until_ts=? AND phase=?"
 _TABLES: Final = (
@@ -181,6 +181,11 @@ class ServerPositionStore(SqlPositionStore):
 def store(session: ServerSession, changefeed: Changefeed) -> ServerPositionStore:
     """In the session's transaction."""
     return ServerPositionStore(_Tables(session, changefeed))
+
+
+def consumer_store(session: ServerSession, consumer: Changefeed) -> ConsumerPosition:
+    """The same of a `kafka-consumer`, whose name is the changefeed's."""
+    return ConsumerPosition(_Tables(session, consumer))
 
 
 def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:

@@ -22,12 +22,12 @@ from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.schema_check import server_differences
-from drainer.sink.mysql.position import Changefeed, ServerPositionStore
+from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows.format import SQL_TEXT, sql_of
 from drainer.sink.mysql.rows.statements import bounded, qualified, quote
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_with_triggers, within_packet
-from drainer.sink.position import BUILDING
+from drainer.sink.position import BUILDING, SqlPositionStore
 from drainer.sink.retry import RetryDeadline
 from drainer.sink.schema_check import SchemaDifference
 from drainer.sink.snapshot import PackedRows, Transaction, settled
@@ -38,6 +38,8 @@ _GONE: Final = frozenset({1049, 1054, 1146})  # no such database, column, table
 _BLOCK_BYTES: Final = 16 << 20
 _WAIT_S: Final = 60.0  # for a distributed batch or a DDL to end
 
+StoreOf = Callable[[ServerSession, Changefeed], SqlPositionStore]
+
 
 class ServerSnapshot:
     """See sink.snapshot.DestinationSnapshot. Reads through one session's consistent snapshot; on TiDB, where a
@@ -45,10 +47,10 @@ class ServerSnapshot:
 
     format: Final = SQL_TEXT
 
-    def __init__(self, config: ServerConfig, identity: Identity) -> None:
-        """Raises PositionMoved while a batch is distributed or a DDL runs, whose effects are partly there, and
-        DestinationRefused."""
-        self._config = config
+    def __init__(self, config: ServerConfig, identity: Identity, store_of: StoreOf = position.store) -> None:
+        """`store_of`: the position, in a session's transaction. Raises PositionMoved while a batch is distributed or a
+        DDL runs, whose effects are partly there, and DestinationRefused."""
+        self._config, self._store_of = config, store_of
         self._keys = UniqueKeys(tell=False)
         self._session = self._reader = self._connected()
         self._changefeed = Changefeed.of(config, identity, self._session)
@@ -152,10 +154,10 @@ class ServerSnapshot:
         self._reader.close()
 
     def _moved(self, why: str = "") -> SchemaMoved:
-        return SchemaMoved(f"{self._changefeed.label}: a DDL ran since the check began{why}")
+        return SchemaMoved(f"{self._store(self._session).label}: a DDL ran since the check began{why}")
 
-    def _store(self, session: ServerSession) -> ServerPositionStore:
-        return position.store(session, self._changefeed)
+    def _store(self, session: ServerSession) -> SqlPositionStore:
+        return self._store_of(session, self._changefeed)
 
     def _connected(self) -> ServerSession:
         try:

@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from binlog.cluster import tso
 
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.run import Destination, settings
+from drainer.kafka_consumer.run import Destination
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.sink.errors import DestinationDown
+from drainer.sink.base import Verification
+from drainer.sink.errors import DestinationDown, PositionMoved
 from drainer.sink.mysql import lock
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.replay.destination import make
 from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.replay import consumer_settings
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
+from tests.integration.sink.case import IDENTITY
 from tests.integration.sink.forks import children
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.message_case import PLACE, Pairs, consume, messages_of
@@ -46,7 +50,7 @@ def mariadb() -> Iterator[MariaDB]:
 
 def destination(port: int, name: str, zone: str = "UTC", wait_s: float = 60.0) -> Destination:
     section = MySQLSection.model_validate({"port": port, "user": "lab", "password": "lab"})
-    return Destination(make(section, settings(name, wait_s=wait_s, zone=zone)))
+    return Destination(make(section, consumer_settings(name, wait_s=wait_s, zone=zone)))
 
 
 def life(pairs: Pairs, protocol: str, port: int) -> None:
@@ -298,3 +302,25 @@ def test_second_consumer_of_one_name_is_refused(opened: Destination, db: MariaDB
         other.apply(part(2, insert("t", id=2)))
     other.close()
     assert list(db.query("SELECT id FROM d.t")) == [(1,)]
+
+
+def test_snapshot_of_consumed_tables_has_the_consumers_position_and_tells_of_a_ddl(
+    opened: Destination, db: MariaDB
+) -> None:
+    before, at, later = (tso.compose(1_700_000_000_000 + ms, 0) for ms in (0, 1, 60_000))
+    ddl = DdlEvent(at, "d", "t", "ALTER TABLE t ADD COLUMN w INT")
+    reads, ran = {PLACE: Read(1, 1)}, frozenset({(at, 0, ddl.query, 0)})
+    consumer = MySQLSection.model_validate({"port": db.port, "user": "lab", "password": "lab"})
+    replayer = make(consumer, consumer_settings("test"))
+    opened.apply(part(before, insert("t", id=1)))
+    with contextlib.closing(replayer.snapshot(IDENTITY)) as there:
+        assert (there.commit_ts, there.schema_moved(), there.job_done(6)) == (before, False, False)
+        there.record([Verification(1, "d.t", before, before)], {1})
+        opened.apply(Part((), ddl, Resume(at, reads, ran)))
+        with pytest.raises(PositionMoved, match=f"kafka-consumer 'test': the DDL at {at} has not run, or not been"):
+            there.schema_moved()
+        opened.apply(Part((), None, Resume(later, reads, ran)))
+        assert there.schema_moved()
+    with contextlib.closing(replayer.snapshot(IDENTITY)) as there:
+        assert (there.commit_ts, there.schema_moved()) == (later, False)
+    assert db.query("SHOW TABLES FROM tidb_binlog") == [("kafka_consumer",)]

@@ -22,17 +22,20 @@ from drainer.ddl.lexer import tokens
 from drainer.ddl.repetition import named_tables, undoes_itself
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
+from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationError, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name, has_run, run_marked
 from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.lock import lock_name, statement_lock
+from drainer.sink.mysql.position import consumer_store
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
 from drainer.sink.mysql.rows.loader import AT_ROW, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
 from drainer.sink.retry import RetryDeadline
 from drainer.sink.settings import SyncerSettings
@@ -473,6 +476,10 @@ class ServerReplayer:
         self._state.moved(position)
         if ddl is not None:
             self._run_ddl(never)
+
+    def snapshot(self, _: Identity) -> ServerSnapshot:
+        """See snapshot.ReadsTables. Only for `kafka-consumer`, whose position is found by its name."""
+        return ServerSnapshot(self._config, Identity(0, self._settings.name, ""), consumer_store)
 
     def _run_ddl(self, is_left_out: Callable[[ReplayedDdl], bool]) -> None:
         def run(session: ServerSession) -> None:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
-from drainer.kafka_consumer.run import Destination, resume_of, resume_text, settings
+from drainer.kafka_consumer.run import Destination, resume_of, resume_text
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
+from drainer.sink.replay import consumer_settings
 from drainer.sink.sqlite.replay import SQLiteReplayer
 from tests.support.examples import FEW
 from tests.unit.drainer.kafka_check.streams import Stream, image, row_event, streams
@@ -28,7 +29,7 @@ def part(*rows: RowEvent, ddl: DdlEvent | None = None, at: int = 1) -> Part:
 
 
 def consumer(path: Path) -> Destination:
-    return Destination(SQLiteReplayer(path, settings("kafka-consumer")))
+    return Destination(SQLiteReplayer(path, consumer_settings("kafka-consumer")))
 
 
 def opened(path: Path) -> Destination:

@@ -400,5 +400,20 @@ def test_stopped_check_reports_what_it_has_done(config: Path) -> None:
 
 def test_destination_without_tables_is_refused(config: Path) -> None:
     config.write_text(config.read_text().replace('"sqlite"', '"jsonl"').replace("path =", "path ="))
-    with pytest.raises(ConfigError, match="jsonl has no tables to compare"):
+    with pytest.raises(ConfigError, match=r"jsonl:.* has no typed tables to compare"):
         checked(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["-consumer=sqlite:x.db"], "sqlite:x.db has no typed tables to compare"),
+        (["-consumer=mysql://h:1/?nosuch=1"], "not understood: nosuch"),
+        (["-consumer=mysql://h:1", "-repair"], "what kafka-consumer wrote is not repaired"),
+    ],
+)
+def test_what_cannot_be_done_with_tables_of_a_consumer_is_refused(
+    config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
+) -> None:
+    assert run(config, *arguments) == 1
+    assert why in capsys.readouterr().err

@@ -9,15 +9,20 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from binlog.cluster import tso
 
+from drainer.kafka_consumer.core import Resume
+from drainer.kafka_consumer.run import resume_text
+from drainer.schema.state import FINISH_LAG_MS_MAX
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
+from drainer.sink.position import DONE, ConsumerPosition, JobMark, PositionStore, Stored, purge_old_jobs
+from drainer.sink.snapshot import settled
 from drainer.sink.sqlite import sink
 from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, LoadSuite, PositionSuite, Transactions
 
@@ -214,3 +219,34 @@ def test_position_file_of_another_version_is_refused(tmp_path: Path, missing: st
     with pytest.raises(DestinationRefused, match="start the one that wrote it"), file.transaction():
         pass
     file.close()
+
+
+def consumer_at(applied_ts: int, *ddls: int, running: str | None = None) -> ConsumerPosition:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("ATTACH ':memory:' AS tidb_binlog")
+    connection.execute("CREATE TABLE tidb_binlog.kafka_consumer (name, position, ddl)")
+    resume = Resume(applied_ts, ddls=frozenset((ts, ts - 1, "DROP TABLE t", n) for n, ts in enumerate(ddls)))
+    rows = [("other", resume_text(Resume(99)), None), ("new", "", None), ("ours", resume_text(resume), running)]
+    connection.executemany("INSERT INTO kafka_consumer VALUES (?,?,?)", rows)
+    return ConsumerPosition(sink.position_store(connection, Identity(0, "ours", "")).tables)
+
+
+DDL_TS = tso.compose(1 << 40, 3)
+LATER_TS = tso.compose((1 << 40) + FINISH_LAG_MS_MAX + 1, 0)
+
+
+def test_tables_of_a_consumer_are_at_its_position_and_each_ddl_is_a_version() -> None:
+    assert settled(consumer_at(LATER_TS)) == Stored(LATER_TS, 0, 0)
+    assert settled(consumer_at(LATER_TS, DDL_TS)) == settled(consumer_at(LATER_TS, DDL_TS, DDL_TS))
+    assert settled(consumer_at(LATER_TS, DDL_TS)) == Stored(LATER_TS, -DDL_TS, 0)
+    new = replace(consumer_at(1).tables, identity=Identity(0, "new", ""))  # type: ignore[type-var]
+    with pytest.raises(DestinationRefused, match=r"kafka-consumer 'new': .*nothing has been applied yet"):
+        settled(ConsumerPosition(new))
+
+
+@pytest.mark.parametrize(
+    ("at_ts", "running"), [(DDL_TS, None), (tso.compose((1 << 40) + FINISH_LAG_MS_MAX, 9), None), (LATER_TS, "{}")]
+)
+def test_tables_of_a_consumer_are_not_compared_soon_after_a_ddl(at_ts: int, running: str | None) -> None:
+    with pytest.raises(PositionMoved, match=f"'ours': the DDL at {DDL_TS} has not run, or not been finished"):
+        settled(consumer_at(at_ts, DDL_TS, running=running))

@@ -31,7 +31,7 @@ def test_an_open_range_goes_on_in_its_phase(phase: str) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     sink.create_tables(connection)
     intent = f'{TEXT}, "phase": "{phase}"}}'
-    connection.execute(f"INSERT INTO {sink.POSITION} VALUES (7,'main',100,5,3,'n',?)", (intent,))
+    connection.execute(f"INSERT INTO {sink._NAMES['drainer_position']} VALUES (7,'main',100,5,3,'n',?)", (intent,))
     kept = sink.position_store(connection, WHO)
     assert kept.read() == Stored(100, 5, 3, "n", WHOLE, phase)
     assert Phase(phase) == phase

@@ -13,7 +13,7 @@ from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import column_sql, default_sql, literal
-from drainer.ddl.mysql_partitions import partitioning_sql
+from drainer.ddl.mysql_objects import partitioning_sql
 from drainer.ddl.table_diff import (
     ColumnChange,
     TableDiff,

@@ -19,7 +19,7 @@ from binlog.tidb.types import FieldType, Flag
 
 from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
 from drainer.ddl.lexer import tokens
-from drainer.ddl.mysql_partitions import partition_clauses
+from drainer.ddl.mysql_objects import partition_clauses
 
 # Columns of a table before and after a DDL.
 

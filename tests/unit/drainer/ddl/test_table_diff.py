@@ -16,7 +16,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.ddl.mysql_partitions import partition_clauses, partitioning_sql
+from drainer.ddl.mysql_objects import partition_clauses, partitioning_sql
 from drainer.ddl.table_diff import (
     TableDiff,
     all_indexes,

@@ -68,7 +68,7 @@ def on_executors(
     """Return the results, in the order of the values. A task may run again, beside its former attempt, if an executor
     is lost. `work`, values and results: picklable; `watch`: called every two seconds meanwhile. Raises the BinlogError
     of a task, SparkFailed, Stopped if `stop` is set, and the Fenced of `watch`."""
-    from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+    from drainer.spark.errors import JVM_ENDED, SPARK_ERRORS, ErrorSeal, SparkFailed
 
     errors, context = ErrorSeal.new(), session.sparkContext
 
@@ -77,7 +77,8 @@ def on_executors(
             found: list[R] = context.parallelize(values, len(values)).map(_Task(work, errors)).collect()
             return found
         except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM has ended
-            raise (Stopped("stopped") if stop.is_set() else errors.unwrap(error)) from error
+            failure = SparkFailed(f"{JVM_ENDED}: {error}") if isinstance(error, OSError) else errors.unwrap(error)
+            raise (Stopped("stopped") if stop.is_set() else failure) from error
 
     def cancel() -> None:
         with contextlib.suppress(*SPARK_ERRORS, OSError):

@@ -7,7 +7,7 @@ still its own; if not, another drainer has taken over and everything raises Fenc
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -25,6 +25,7 @@ from drainer.sink.retry import RetryDeadline
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600
+_MARKS: Final = 1000
 
 T = TypeVar("T")
 Body = Callable[[ServerSession], None]
@@ -58,7 +59,8 @@ class Driver:
 
     def mark(self, session: ServerSession) -> None:
         """Mark the session's transaction, which writes rows, for loopback-control."""
-        writer = position.DRIVER + (1 + os.getpid() % 1000 if self.joined else 0)
+        # Not by the number of the process: those of executors in containers have the same ones.
+        writer = position.DRIVER + (1 + secrets.randbelow(_MARKS) if self.joined else 0)
         position.mark(session, self._config.channel_id, writer)
 
     def deadline(self, what: str, *, wait_s: float | None = None) -> RetryDeadline:

@@ -79,9 +79,8 @@ def quiet_py4j() -> Iterator[None]:
 
 
 def log_accumulator_errors(context: SparkContext) -> None:
-    """Send unexpected errors of PySpark's server for accumulators to the log. The drainer has no accumulators. The
-    server prints a traceback when its connection to the JVM ends, as it does when a signal ends the JVM first; that is
-    no error and is dropped."""
+    """Send unexpected errors of PySpark's server for accumulators to the log. The server prints a traceback when its
+    connection to the JVM ends, as it does when a signal ends the JVM first; that is no error and is dropped."""
 
     def handle_error(request: object, client_address: object) -> None:
         error = sys.exception()
@@ -96,13 +95,14 @@ def log_accumulator_errors(context: SparkContext) -> None:
 def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
     """Stop Spark and its JVM, which is killed after `exit_s` seconds."""
     gateway = session.sparkContext._gateway
-    session.stop()
+    with contextlib.suppress(OSError, Py4JError):  # the JVM may have ended already
+        session.stop()
     _end_jvm(gateway, exit_s)
 
 
 def _end_jvm(gateway: Any, exit_s: float) -> None:
     if gateway is not None:
-        with contextlib.suppress(OSError, Py4JError):  # the JVM may have ended already
+        with contextlib.suppress(OSError, Py4JError):
             gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None:

@@ -16,7 +16,6 @@ from drainer.ranges import upstream
 from drainer.ranges.upstream import (
     DefinitionChanged,
     Range,
-    Snapshot,
     SnapshotGone,
     Source,
     Upstream,
@@ -56,27 +55,17 @@ def test_session_is_set_to_the_timestamp() -> None:
     assert "max_execution_time=0," in session.said[0], "or the upstream's own limit ends the SELECT of a range"
 
 
-def test_session_is_kept_until_another_timestamp_or_an_error_ends_its_use() -> None:
-    made: list[FakeSession] = []
-
-    def connected(ts: int) -> Snapshot:
-        made.append(FakeSession())
-        return snapshot_of(made[-1], ts)
-
-    kept = Upstream(connected)
+def test_session_is_kept_until_an_error_ends_its_use() -> None:
+    made = [FakeSession(), FakeSession(), FakeSession()]
+    left = iter(made)
+    kept = Upstream(lambda ts: snapshot_of(next(left), ts))
     with kept.at(1) as first, kept.at(1) as within:
         assert within is not first
-    with kept.at(1) as again:
-        assert again is first
-    assert [one.closed for one in made] == [False, True]
-    with pytest.raises(UpstreamDown), kept.at(1):
+    with pytest.raises(UpstreamDown), kept.at(1) as again:
+        assert (again is first, [one.closed for one in made]) == (True, [False, True, False])
         raise UpstreamDown("half read")
-    assert made[0].closed
-    for ts in (1, 2):
-        with kept.at(ts) as another:
-            assert another.ts == ts
-    kept.close()
-    assert [one.closed for one in made] == [True] * 4
+    with kept.at(1) as another:
+        assert (another is first, made[0].closed) == (False, True)
 
 
 def test_columns_are_selected_with_their_whole_value() -> None:

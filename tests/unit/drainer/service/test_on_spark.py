@@ -3,75 +3,49 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import pytest
-from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.apply.progress import Stopped
 from drainer.service import on_spark as module
 from drainer.service.on_spark import on_executors
 from drainer.sink.errors import DestinationDown, Fenced
-from drainer.spark.errors import SparkFailed
+from drainer.spark.errors import JVM_ENDED, SparkFailed
 
 
-class Job:
-    """Stands for a SparkContext whose job ends when it was cancelled `after` times. `ended`: what a call into the JVM
-    raises then."""
+def result(*looks: Exception, ended: Exception, cancels: int) -> object:
+    """The job raises `ended` after the last look, or at cancelling number `cancels`; 0: it is not stopped."""
+    over, stop, left, context = threading.Event(), threading.Event(), iter(looks), mock.Mock()
 
-    def __init__(self, after: int, ended: Exception | None = None) -> None:
-        self.after, self.ended, self.cancelled, self.over = after, ended, 0, threading.Event()
+    def collect() -> None:
+        assert over.wait(60)
+        raise ended
 
-    def parallelize(self, values: list[int], count: int) -> Job:
-        return self
-
-    def map(self, work: Callable[[int], int]) -> Job:
-        return self
-
-    def collect(self) -> list[int]:
-        assert self.over.wait(60)
-        raise self.ended or Py4JError("cancelled")
-
-    def cancelAllJobs(self) -> None:
-        self.cancelled += 1
-        if self.cancelled == self.after:
-            self.over.set()
-            if self.ended:
-                raise self.ended
-
-
-def result(job: Job, *, stopped: bool, looks: list[BinlogError]) -> Any:
-    stop, left = threading.Event(), iter(looks)
-    if stopped:
-        stop.set()
+    def cancel() -> None:
+        if context.cancelAllJobs.call_count >= cancels:  # before that the job had not begun
+            over.set()
+        raise ended
 
     def watch() -> None:
-        if (error := next(left, None)) is not None:
+        for error in left:
             raise error
-        job.over.set() if not stopped else None
+        over.set()
 
+    if cancels:
+        stop.set()
+    context.parallelize().map().collect, context.cancelAllJobs.side_effect = collect, cancel
     with mock.patch.object(module, "_WATCH_S", 0.01):
-        return on_executors(mock.Mock(sparkContext=job), str, [1], stop, watch)
+        return on_executors(mock.Mock(sparkContext=context), str, [1], stop, watch)
 
 
-@pytest.mark.parametrize("ended", [None, ConnectionRefusedError("JVM"), Py4JError("JVM")])
-def test_stop_before_the_job_begins_or_when_the_jvm_has_ended_is_a_stop(ended: Exception | None) -> None:
-    job = Job(3, ended)
+@pytest.mark.parametrize("ended", [Py4JError("JVM"), ConnectionRefusedError("JVM")])
+def test_tasks_end_with_a_stop_the_jvm_or_a_successor_and_not_with_a_destination_that_is_down(ended: Exception) -> None:
+    down = DestinationDown("down")
     with pytest.raises(Stopped):
-        result(job, stopped=True, looks=[DestinationDown("down")])
-    assert job.cancelled == 3
-
-
-def test_jvm_that_ends_is_named_and_a_destination_that_is_down_is_left_to_the_tasks() -> None:
-    with pytest.raises(SparkFailed, match="JVM"):
-        result(Job(9, ConnectionResetError("JVM")), stopped=False, looks=[DestinationDown("down")] * 2)
-
-
-def test_drainer_that_was_fenced_off_looks_no_more() -> None:
-    job = Job(1)
+        result(*[down] * 9, ended=ended, cancels=3)
+    with pytest.raises(SparkFailed, match=JVM_ENDED if isinstance(ended, OSError) else "JVM"):
+        result(down, down, ended=ended, cancels=0)
     with pytest.raises(Fenced):
-        result(job, stopped=False, looks=[Fenced("another drainer took over")])
-    assert job.over.is_set()
+        result(Fenced("taken over"), ended=ended, cancels=0)

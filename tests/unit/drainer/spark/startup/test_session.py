@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest import mock
 
 import pytest
 from pyspark import SparkContext
@@ -15,7 +16,7 @@ from structlog.testing import capture_logs
 
 from drainer.spark.startup.java import SparkUnavailable, check_java
 from drainer.spark.startup.jvm_launch import python_of, settings_for, with_retries
-from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j
+from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j, stop_session
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,10 @@ def test_closed_accumulator_connection_is_not_logged_as_error(
         server.shutdown()
         server.server_close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_session_whose_jvm_has_ended_is_stopped() -> None:
+    session = mock.Mock(stop=mock.Mock(side_effect=ConnectionRefusedError))
+    gateway = session.sparkContext._gateway = mock.Mock(proc=None, folder=None)
+    stop_session(session)
+    gateway.shutdown.assert_called_once_with()

@@ -117,6 +117,8 @@ def test_tasks_write_at_the_same_time_and_each_row_once(
         assert [*pool.map(lambda one: one[0]([one[1]]), zip(waiting, left, strict=True))] == [None] * 4
     assert rows_in(mariadb) == [ROWS, ROWS]
     assert (task.rows.value, task.size.value > 0) == (6, True)
+    with pytest.raises(PositionMoved, match="is not the next one"):
+        task([replace(left[0], part=9)])
     task(left)  # as Spark may begin it again
     assert rows_in(mariadb) == [ROWS, ROWS]
     assert divided(sink, two_columns(), None)

@@ -31,7 +31,8 @@ def result(*looks: Exception, ended: Exception, cancels: int) -> object:
     def watch() -> None:
         for error in left:
             raise error
-        over.set()
+        if not cancels:
+            over.set()
 
     if cancels:
         stop.set()

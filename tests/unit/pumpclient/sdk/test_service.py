@@ -235,6 +235,7 @@ async def test_snapshot_refuses_rows_that_would_be_doubled_or_lose_values(shop: 
     number = Column("number", Int())
     for name, declared in {
         "bag": Table("bag", number),
+        "index": Table("index", Column("id", Int(), nullable=False), indexes=[["id"]]),
         "nulls": Table("nulls", Column("id", Int(), nullable=False), number, unique=[["id", "number"]]),
         "prefix": Table("prefix", Column("note", VarChar(10), nullable=False), unique=[[("note", 2)]]),
     }.items():

@@ -104,8 +104,8 @@ def load(args: list[str]) -> int:
 
 
 def check(args: list[str]) -> int:
-    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] [-consumer URI] -config FILE`: compare
-    the destination's tables with upstream's, and repair them."""
+    """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] [-consumer URI] -config FILE`:
+    compare the destination's tables with upstream's, and repair them."""
     parser = argparse.ArgumentParser("drainer check", add_help=False, allow_abbrev=False, epilog="Others: drainer -h")
     parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("-table", "--table", action="append", default=[], help="pattern of a name; may be repeated")

@@ -258,6 +258,15 @@ def test_tables_are_loaded_by_tasks_in_parts_that_are_the_whole() -> None:
     assert [sum(one.left for one in share) for share in shared] == [16, 16, 16, 12]
 
 
+def test_parts_of_a_table_that_upstream_has_dropped_hold_nothing_up(tmp_path: Path) -> None:
+    with opened(tmp_path / "x") as sink:
+        sink.put_loads([], TableLoad(SCHEMA_ID, ()))
+        sink.put_loads(parts(TableLoad(7), [(str(number),) for number in range(1, 40)]))
+        assert first_load(sink, upstream_of()).run()
+        assert [(one.table_id, one.part) for one in sink.loads()] == [(SCHEMA_ID, 0), (7, 0), (7, 1), (7, 2)]
+        assert all(one.is_complete for one in sink.loads())
+
+
 def test_records_of_a_load_are_not_read_for_each_range(tmp_path: Path) -> None:
     """There may be one for each of 100,000 tables, or 100,000 borders in one."""
     with opened(tmp_path / "x") as sink, mock.patch.object(sink, "loads", side_effect=sink.loads) as read:

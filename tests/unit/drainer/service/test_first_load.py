@@ -255,7 +255,7 @@ async def test_stop_while_the_destination_is_down_ends_the_load(config: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('host = "tidb"', "", r"upstream\.host: give a TiDB server"),
+        ('host = "tidb"', "", r"upstream\.host: name a TiDB to read"),
         ("[syncer]", "[syncer]\nsync-ddl = false", r"sync-ddl = false: a load creates the tables"),
     ],
 )

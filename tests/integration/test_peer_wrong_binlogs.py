@@ -230,7 +230,7 @@ def test_column_that_comes_back_with_a_recovered_table(upstream: Peer, mariadb: 
         writer, *definers = (stack.enter_context(stream.session()) for _ in range(1 + len(ddls)))
         writer.execute("BEGIN")
         writer.execute("SELECT * FROM t")
-        running = []
+        running: list[threading.Thread] = []
 
         def has_queued() -> bool:
             writer.execute("ADMIN SHOW DDL JOBS 5")

@@ -1,5 +1,5 @@
 """Measure `drainer load` from a real TiDB into MariaDB against LOAD DATA LOCAL of the same rows from a file into the
-same MariaDB, and the CPU of each program for a row; then `drainer check` against the checksums of both servers.
+same MariaDB, and the CPU of each program for a row.
 
     PEER_BIN=… python -m bench.load_tables [--rows 200000] [--tables 2]
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -50,8 +51,7 @@ def load_data(mariadb: MariaDB, file: Path) -> float:
 def load(peer: Peer, mariadb: MariaDB) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of `drainer load`, its rows a second once the tables are divided, and the CPU seconds of each
     program."""
-    section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\n'
-    drainer = peer.our_drainer(mariadb, more=section, command=("load",))
+    drainer = peer.our_drainer(mariadb, more=upstream_section(peer), command=("load",))
     programs = {Path(server.argv[0]).name: server for server in peer.servers if "-server" in server.argv[0]}
     programs |= {"unitikv": peer.servers[1], "MariaDB": mariadb.server, "drainer": drainer}
 
@@ -66,39 +66,22 @@ def load(peer: Peer, mariadb: MariaDB) -> tuple[float, float, dict[str, float]]:
         raise SystemExit(drainer.tail())
     lines = drainer.text().splitlines()
     begin, end = (next(line for line in lines if text in line) for text in (BEGIN, END))
-    begin_at, end_at = _at(begin), _at(end)
+    begin_at, end_at = at(begin), at(end)
     return (end_at - begin_at).total_seconds(), float(end.partition("rowsPerSecond=")[2].partition("]")[0]), spent
 
 
-def check(peer: Peer, mariadb: MariaDB) -> float:
-    """Return the seconds in which `drainer check` compares all tables."""
-    section = f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\n'
-    checking = peer.our_drainer(mariadb, name="check", more=section, command=("check",))
-    if checking.wait(deadline_s=3600) != 0:
-        raise SystemExit(checking.tail())
-    lines = [line for line in checking.text().splitlines() if "check begins" in line or "table compared" in line]
-    begin_at, end_at = (_at(line) for line in (lines[0], lines[-1]))
-    return (end_at - begin_at).total_seconds()
+def upstream_section(peer: Peer) -> str:
+    return f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\n'
 
 
-def checksums(peer: Peer, mariadb: MariaDB, tables: int) -> float:
-    """Return the seconds in which both servers compute the checksums of all tables."""
-    with peer.connect() as upstream, upstream.cursor() as cursor, timed() as watch:
-        for number in range(tables):
-            cursor.execute(f"ADMIN CHECKSUM TABLE bench{number}.sbtest")
-            mariadb.query(f"CHECKSUM TABLE bench{number}.sbtest")
-    return watch.seconds
-
-
-def _at(line: str) -> datetime:
+def at(line: str) -> datetime:
+    """Return the time of a line of the log."""
     return datetime.strptime(line[1:31], "%Y/%m/%d %H:%M:%S.%f %z")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.load_tables", description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000, help="of all tables")
-    parser.add_argument("--tables", type=int, default=2)
-    args = parser.parse_args()
+@contextmanager
+def running_site() -> Iterator[tuple[Peer, MariaDB, Path]]:
+    """A TiDB with a pump, a MariaDB, and a directory for files."""
     binaries = peer_bin()
     if binaries is None:
         raise SystemExit("it needs PEER_BIN, a folder that holds pd-server, unitikv, tidb-server and binlogctl")
@@ -110,6 +93,15 @@ def main() -> None:
         )
         peer.our_pump(peer.place("pump"))
         peer.start_tidb()
+        yield peer, mariadb, directory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.load_tables", description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000, help="of all tables")
+    parser.add_argument("--tables", type=int, default=2)
+    args = parser.parse_args()
+    with running_site() as (peer, mariadb, directory):
         files = [directory / f"{number}.tsv" for number in range(args.tables)]
         for number, file in enumerate(files):
             fill(peer, number, args.rows // args.tables, file)
@@ -126,9 +118,6 @@ def main() -> None:
             report.ratio(name, "LOAD DATA")
         for name, cpu_s in spent.items():
             report.add(f"drainer load: {name}", cpu_s / args.rows * 1e6, "µs of CPU a row")
-        report.add("checksums of both servers", args.rows / checksums(peer, mariadb, args.tables), "rows/s")
-        report.add("drainer check", args.rows / check(peer, mariadb), "rows/s")
-        report.ratio("drainer check", "checksums of both servers")
 
 
 if __name__ == "__main__":

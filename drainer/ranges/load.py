@@ -50,7 +50,7 @@ from drainer.sink.base import SCHEMA_ID, AnySink, NetSink, TableLoad, Wants, unf
 from drainer.sink.errors import DdlFailed
 
 TRIES_MAX: Final = 60
-SPREAD_RANGES: Final = 128  # fewer are loaded before executors, which take seconds to start, would pay
+DISTRIBUTED_RANGES: Final = 128  # fewer are loaded before executors, which take seconds to start, would pay
 PART_RANGES: Final = 16
 _PAUSE_S: Final = 5.0
 _OWN_ID: Final = 1 << 48  # above every id of upstream's
@@ -63,7 +63,7 @@ _log = get_logger(__name__)
 class FirstLoad:
     """`schemas`: upstream's databases of the tables by id. `stop`: ends it after the range at hand. `databases`: those
     that are replicated, with or without tables. `rewrite`: what an operator has said to run in place of a statement
-    that failed. `spread`: loads parts of tables, a list of them in a task, on executors, and returns when all are
+    that failed. `distribute`: loads parts of tables, a list of them in a task, on executors, and returns when all are
     loaded or `stop` is set."""
 
     def __init__(
@@ -78,7 +78,7 @@ class FirstLoad:
         stop: threading.Event,
         databases: Sequence[DBInfo] = (),
         rewrite: RewriteRules | None = None,
-        spread: Callable[[list[list[TableLoad]]], None] | None = None,
+        distribute: Callable[[list[list[TableLoad]]], None] | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._sink, self._upstream, self._progress = sink, upstream, progress
@@ -94,7 +94,7 @@ class FirstLoad:
         self._schema_version = schema_version
         self._stop = stop
         self._databases, self._rewrite = databases, rewrite or RewriteRules()
-        self._spread = spread
+        self._distribute = distribute
         self._pause_s = pause_s
 
     def run(self) -> bool:
@@ -112,10 +112,10 @@ class FirstLoad:
                 return True
             self._progress.begin([load for load in loads if load.table_id in self._sources])
             undivided = [load for load in left if load.borders is None]
-            if self._spread is None or undivided or sum(load.left for load in left) < SPREAD_RANGES:
+            if self._distribute is None or undivided or sum(load.left for load in left) < DISTRIBUTED_RANGES:
                 self.load(undivided or left)
             else:
-                self._spread(shares(left))
+                self._distribute(shares(left))
         return False
 
     def load(self, left: list[TableLoad]) -> None:
@@ -154,7 +154,7 @@ class FirstLoad:
                     ranges.append(one)
                     self._progress.find(len(ranges))
             borders = tuple(one.upper for one in ranges if one.upper is not None)
-            self._sink.put_loads([replace(load, borders=borders)] if self._spread is None else parts(load, borders))
+            self._sink.put_loads([replace(load, borders=borders)] if self._distribute is None else parts(load, borders))
             crash_point("load.divided")
             self._progress.divide()
             return None
@@ -165,18 +165,18 @@ class FirstLoad:
     def _load(self, source: Source, load: TableLoad) -> None:
         """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
         sink, of = self._sink, next_range(load)
-        ts, numbers = sink.commit_ts, self._numbers
+        ts = sink.commit_ts
 
         def works() -> Iterator[Any]:
             self._progress.read(0, 0)
             crash_point("load.range")
-            with self._upstream.at(self._sink.commit_ts) as snapshot:
+            with self._upstream.at(ts) as snapshot:
                 rows, read_bytes = 0, snapshot.read_bytes
                 for columns in snapshot.read(source, of):
                     if not len(columns[0]):  # a rule leaves all rows out
                         continue
                     if sink.wants is Wants.CHANGES:
-                        place = (numbers[load.table_id] << TABLE_SHIFT) + (load.loaded << RANGE_SHIFT) + rows
+                        place = (self._numbers[load.table_id] << TABLE_SHIFT) + (load.loaded << RANGE_SHIFT) + rows
                         yield reads(source, columns, ts, place)
                     else:
                         yield inserts(source, columns, ts, sink.format)
@@ -187,7 +187,7 @@ class FirstLoad:
 
     def _create(self, schema: TableLoad) -> None:
         ts = self._sink.commit_ts
-        with self._upstream.at(self._sink.commit_ts) as snapshot:
+        with self._upstream.at(ts) as snapshot:
             snapshot.check_ids(self._sources)
         for info in self._databases:
             try:

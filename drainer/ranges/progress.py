@@ -58,8 +58,9 @@ class LoadProgress:
         self._finished = self.rows, self.bytes
         self._changed()
 
-    def spread(self, loaded: int, rows: int, read_bytes: int) -> None:
-        """So many ranges are loaded, on executors, and so much was read by the tasks that have ended."""
+    def distribute(self, loaded: int, rows: int, read_bytes: int) -> None:
+        """Set the number of ranges that executors have loaded, and what was read by those of their tasks that have
+        ended."""
         self.loaded, self._finished = loaded, (rows, read_bytes)
         self.read(0, 0)
 

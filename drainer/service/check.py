@@ -64,8 +64,7 @@ class CheckOptions:
     strict: bool = True
 
     def chosen(self, tables: Iterable[str], *, first: bool) -> list[str]:
-        """`first`: when the tables are chosen the first time. Raises ConfigError for a pattern that matches none
-        then."""
+        """`first`: in the first round, where a pattern that matches no table raises ConfigError."""
         found = {pattern: fnmatch.filter(tables, pattern) for pattern in self.tables or ("*",)}
         for pattern, names in found.items():
             if self.strict and first and not names:
@@ -108,14 +107,14 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
     an error. Raises BinlogError if they cannot be opened the first time."""
     if options.consumer and options.repair:
         raise ConfigError("-repair: what kafka-consumer wrote is not repaired: the topic would still differ")
-    if options.executors:
-        return await _on_executors(config, options, stop)
     done: dict[str, TableCheck] = {}
     left: list[str] = []
     ended = threading.Event()
     stopping = asyncio.ensure_future(stop.wait())
     stopping.add_done_callback(lambda _: ended.set())
     try:
+        if options.executors:
+            return await _on_executors(config, options, ended)
         for number in range(ROUNDS):
             try:
                 async with _opened(config, options, ended) as (there, tables):
@@ -140,12 +139,9 @@ async def check(config: Config, options: CheckOptions, stop: asyncio.Event) -> l
     return [done[name] for name in sorted(done)]
 
 
-async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Event) -> list[TableCheck]:
+async def _on_executors(config: Config, options: CheckOptions, ended: threading.Event) -> list[TableCheck]:
     """As `check`. A task has some of the tables, and snapshots of its own for them: two sessions of a server cannot
     share one."""
-    ended = threading.Event()
-    stopping = asyncio.ensure_future(stop.wait())
-    stopping.add_done_callback(lambda _: ended.set())
     of_task = replace(options, executors=False, strict=False)
 
     def run(names: list[str]) -> list[list[TableCheck]]:
@@ -154,12 +150,9 @@ async def _on_executors(config: Config, options: CheckOptions, stop: asyncio.Eve
             groups = [names[number::count] for number in range(count)]
             return on_executors(session, partial(_in_task, config, of_task), groups, ended, lambda: None)
 
-    try:
-        async with _opened(config, options, ended) as (_, tables):
-            names = options.chosen(tables, first=True)
-        found = await asyncio.to_thread(run, names) if names else []
-    finally:
-        stopping.cancel()
+    async with _opened(config, options, ended) as (_, tables):
+        names = options.chosen(tables, first=True)
+    found = await asyncio.to_thread(run, names) if names else []
     return sorted(chain.from_iterable(found), key=lambda one: one.table)
 
 

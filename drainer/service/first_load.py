@@ -37,7 +37,7 @@ from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, serve
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
-from drainer.service.on_spark import spread
+from drainer.service.on_spark import distribute
 from drainer.service.registration import DrainerNode
 from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused
@@ -138,10 +138,10 @@ async def _load(
         filter_, rules, databases = policy.filter, policy.rules, schema.catalog.schemas.values()
         view, version = schema.view(), schema.applied_version
         schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
-        connect, spreading = partial(open_snapshot, server), None
+        connect, distributing = partial(open_snapshot, server), None
         if isinstance(sink, LoadsOnExecutors):
             task = partial(LoadTask, sink.for_tasks(), connect, PackedView.of(view), schemas, version)
-            spreading = partial(spread, config, opening, task, sink, progress, halted)
+            distributing = partial(distribute, config, opening, task, sink, progress, halted)
         first_load = FirstLoad(
             sink,
             view,
@@ -152,7 +152,7 @@ async def _load(
             stop=halted,
             databases=[one for one in databases if filter_.allows(one.name) and not rules.takes_all(one.name)],
             rewrite=policy.rewrite,
-            spread=spreading,
+            distribute=distributing,
         )
         await _register(config, etcd, sink.commit_ts, now_ts)
         service = f"drainer-load-{config.identity()}"

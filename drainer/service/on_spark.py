@@ -99,7 +99,7 @@ def on_executors(
         return job.result()
 
 
-def spread(
+def distribute(
     config: Config,
     opening: Opening | None,
     task: Callable[[Any, Any], Callable[[list[TableLoad]], None]],
@@ -123,8 +123,8 @@ def spread(
 
         def watch() -> None:
             now = sum(load.left for load in sink.loads() if (load.table_id, load.part) in left)
-            progress.spread(end - now, begin_rows + rows.value, begin_bytes + size.value)
+            progress.distribute(end - now, begin_rows + rows.value, begin_bytes + size.value)
 
-        _log.info("loading on executors", tasks=len(shares), at_a_time=context.defaultParallelism)
+        _log.info("loading on executors", tasks=len(shares), concurrent_tasks=context.defaultParallelism)
         on_executors(session, task(rows, size), shares, stop, watch)
         watch()

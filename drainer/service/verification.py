@@ -95,8 +95,9 @@ def _end_with_drainer() -> None:
     os._exit(1)
 
 
-def until_open_s(hours: str, now_s: float) -> float:
-    """Return in how many seconds, of at most a day, it is within `hours`, such as 22:00-05:30; empty: always."""
+def until_hours_s(hours: str, now_s: float) -> float:
+    """Return the seconds until the time of day is within `hours`, such as 22:00-05:30 (UTC); 0.0: it is, or `hours` is
+    empty."""
     begin_s, end_s = ((int(text[:2]) * 60 + int(text[3:])) * 60 for text in (hours or "00:00-00:00").split("-"))
     at_s = (now_s - begin_s) % _DAY_S
     return 0.0 if at_s < ((end_s - begin_s) % _DAY_S or _DAY_S) else _DAY_S - at_s
@@ -124,7 +125,7 @@ class Verifier:
         pause_s = self._due_s()
         while True:
             await asyncio.sleep(pause_s)
-            await asyncio.sleep(until_open_s(self._config.upstream.check_hours, time.time()))
+            await asyncio.sleep(until_hours_s(self._config.upstream.check_hours, time.time()))
             began_s = time.monotonic()
             try:
                 found = await self._compare(self._config)

@@ -115,11 +115,11 @@ def consumer_replayer(text: str, zone: str = "UTC") -> Replayer:
     ConfigError."""
     from drainer.sink.replay import consumer_settings
 
-    scheme, colon, rest = text.partition(":")
+    scheme, _, rest = text.partition(":")
     if scheme == "sqlite" and rest:
         return replayer("sqlite", {"path": rest}, consumer_settings("kafka-consumer"))
     parts = urlsplit(text)
-    if not colon or KINDS.get(scheme) is not _SERVER or not parts.hostname:
+    if KINDS.get(scheme) is not _SERVER or not parts.hostname:
         raise ConfigError("consumer --to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     name = given.pop("name", "kafka-consumer")

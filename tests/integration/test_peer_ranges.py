@@ -115,8 +115,8 @@ VALUES: dict[str, Sequence[str]] = {
 OTHERS = (
     "CREATE TABLE prefixed (k VARCHAR(40), b BLOB, v INT, PRIMARY KEY (k(5), b(3)) CLUSTERED)",
     "INSERT INTO prefixed VALUES ('abcdefgh', x'010203', 1), ('abcdef', x'0102', 2), ('zzz', x'00', 3), ('zzz', '', 4)",
-    "CREATE TABLE spread (id BIGINT AUTO_RANDOM PRIMARY KEY, v INT)",
-    "INSERT INTO spread (v) VALUES (1), (2), (3), (4), (5)",
+    "CREATE TABLE distribute (id BIGINT AUTO_RANDOM PRIMARY KEY, v INT)",
+    "INSERT INTO distribute (v) VALUES (1), (2), (3), (4), (5)",
     "CREATE TABLE empty (a INT PRIMARY KEY)",
 )
 
@@ -338,10 +338,13 @@ def test_first_load_killed_on_the_way_is_completed_and_the_stream_continues(
     assert position() == begun_ts
     file = peer.directory / "loaded"
     of = f"-node-id=loaded -pd-urls={peer.pd_url} -data-dir={file} -config={file}.toml"
-    spread = mock.Mock(wraps=on_spark.spread)
-    with mock.patch.multiple(ranges, SPREAD_RANGES=2, PART_RANGES=2), mock.patch.object(first_load, "spread", spread):
+    distribute = mock.Mock(wraps=on_spark.distribute)
+    with (
+        mock.patch.multiple(ranges, DISTRIBUTED_RANGES=2, PART_RANGES=2),
+        mock.patch.object(first_load, "distribute", distribute),
+    ):
         assert asyncio.run(first_load.load(load_or_exit(PROGRAM, of.split()), asyncio.Event(), LoadProgress()))
-    assert len(spread.call_args.args[-1]) > 1, "tasks"
+    assert len(distribute.call_args.args[-1]) > 1, "tasks"
     drainer = peer.our_drainer(mariadb, "-until-now", name="loaded", more=section)
     assert drainer.wait(deadline_s=400) == 0, drainer.tail()
     assert "drainer-load-loaded" not in upstream.held()

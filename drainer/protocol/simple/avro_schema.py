@@ -28,7 +28,7 @@ def named(name: str) -> str:
 
 
 def _maybe(kind: object) -> tuple[object, ...]:
-    """Return the type of a field that may be null, which is its default."""
+    """Return the union type of a nullable field, whose default is null."""
     return "null", kind
 
 

@@ -33,8 +33,8 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """See the module. `changefeed` and `epoch` are set by `start`, or are those of another connection, beside which
-    this one works, without a lock."""
+    """See the module. `changefeed` and `epoch` are set by `start`. `beside`: those of the driver that holds the lock,
+    for a task of its first load, which takes no lock."""
 
     def __init__(
         self,

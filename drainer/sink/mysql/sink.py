@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from binlog.runtime.log import get_logger
 
@@ -333,14 +333,23 @@ class MySQLSink:
         """See base.LoadsOnExecutors."""
         driver = self._open()
         beside = driver.changefeed, driver.epoch
-        return partial(_joined, self._config, driver.identity, beside, self.commit_ts, self._triggers)
+        return partial(MySQLSink.joined, self._config, driver.identity, beside, self.commit_ts, self._triggers)
 
-    def join(
-        self, identity: Identity, beside: tuple[Changefeed, int], commit_ts: int, triggers: frozenset[Name]
-    ) -> None:
-        """Load ranges beside the sink that has opened the destination with this epoch, at its position."""
-        self._driver = Driver(self._config, identity, self._stop, beside)
-        self.commit_ts, self._triggers = commit_ts, triggers
+    @classmethod
+    def joined(
+        cls,
+        config: ServerConfig,
+        identity: Identity,
+        beside: tuple[Changefeed, int],
+        commit_ts: int,
+        triggers: frozenset[Name],
+    ) -> MySQLSink:
+        """Return a sink that loads ranges at the position of the one that has opened the destination. `beside`: that
+        one's changefeed and epoch."""
+        sink = cls(config)
+        sink._driver = Driver(config, identity, sink._stop, beside)
+        sink.commit_ts, sink._triggers = commit_ts, triggers
+        return sink
 
     def job_done(self, job_id: int) -> bool:
         assert self._ddl is not None, "open() comes first"
@@ -434,9 +443,3 @@ class MySQLSink:
         bin_ = self._bin
         if bin_ is not None and bin_.is_due(commit_ts):
             self._open().patiently("expired tables", lambda session: bin_.purge(session, commit_ts))
-
-
-def _joined(config: ServerConfig, *at: Any) -> MySQLSink:
-    sink = MySQLSink(config)
-    sink.join(*at)
-    return sink

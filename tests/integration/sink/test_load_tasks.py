@@ -22,7 +22,7 @@ from drainer.ranges import load as module
 from drainer.ranges.load import FirstLoad, LoadTask
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Snapshot, Upstream, UpstreamRefused
-from drainer.service.on_spark import spread
+from drainer.service.on_spark import distribute
 from drainer.sink.base import Intent, TableLoad, unfinished
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql.sink import MySQLSink
@@ -71,11 +71,13 @@ def hanging(mark: Path, ts: int) -> Snapshot:
     raise AssertionError
 
 
-def divided(sink: MySQLSink, upstream: FakeUpstream, spread: Any, stop: threading.Event | None = None) -> bool:
-    """Create and divide the tables into parts of one range, and give these to `spread`."""
+def divided(sink: MySQLSink, upstream: FakeUpstream, distribute: Any, stop: threading.Event | None = None) -> bool:
+    """Create and divide the tables into parts of one range, and give these to `distribute`."""
     connected, progress, stop = Upstream(upstream.connect), LoadProgress(), stop or threading.Event()
-    with mock.patch.multiple(module, SPREAD_RANGES=2, PART_RANGES=1):
-        return FirstLoad(sink, VIEW, SCHEMAS, connected, progress, schema_version=9, stop=stop, spread=spread).run()
+    with mock.patch.multiple(module, DISTRIBUTED_RANGES=2, PART_RANGES=1):
+        return FirstLoad(
+            sink, VIEW, SCHEMAS, connected, progress, schema_version=9, stop=stop, distribute=distribute
+        ).run()
 
 
 def task_of(sink: MySQLSink, connect: Any = connected, rows: Any = None, size: Any = None) -> LoadTask:
@@ -157,10 +159,10 @@ def test_workers_load_what_is_left_also_if_one_is_killed_or_upstream_refuses_or_
     with destination(mariadb, VIEW) as sink:
 
         def load(connect: Any) -> bool:
-            def spreading(left: list[list[TableLoad]]) -> None:
-                spread(config, opening, partial(task_of, sink, connect), sink, progress, stop, left)
+            def distributing(left: list[list[TableLoad]]) -> None:
+                distribute(config, opening, partial(task_of, sink, connect), sink, progress, stop, left)
 
-            return divided(sink, two_columns(), spreading, stop)
+            return divided(sink, two_columns(), distributing, stop)
 
         with pytest.raises(UpstreamRefused, match="no SELECT"):
             load(refused)

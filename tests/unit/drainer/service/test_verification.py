@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from drainer.config import Config
 from drainer.service.page import page
-from drainer.service.verification import Found, Verifier, compared, until_open_s
+from drainer.service.verification import Found, Verifier, compared, until_hours_s
 from drainer.sink.base import Verification
 from tests.support.servers import ROOT, wait_until
 from tests.unit.drainer.service.test_page import DOCUMENT
@@ -115,7 +115,7 @@ async def test_nothing_is_compared_before_it_is_due(upstream: dict[str, object])
     ],
 )  # fmt: skip
 def test_time_until_the_hours_of_comparisons(hours: str, at: float, hours_left: float) -> None:
-    assert until_open_s(hours, 5 * 86_400 + at * 3600) == hours_left * 3600
+    assert until_hours_s(hours, 5 * 86_400 + at * 3600) == hours_left * 3600
 
 
 async def test_nothing_is_compared_outside_its_hours() -> None:

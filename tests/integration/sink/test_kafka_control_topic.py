@@ -5,14 +5,14 @@ with a few rows."""
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
 
 from drainer.sink.document_position import Document
-from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
+from drainer.sink.errors import DestinationError, DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.transactions.control_records import changed
 from drainer.sink.retry import RetryDeadline
@@ -185,26 +185,30 @@ def test_transaction_beyond_its_timeout_is_written_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["sink.before_commit", "kafka.slot_flushed"])
-def test_rows_arrive_once_when_broker_is_paused(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    """It is stopped for longer than a call waits, and goes on."""
-    destination = world.opened()
-    destination.apply(segment(0, 10, 99), 1)
-    timers: list[threading.Timer] = []
+def test_rows_arrive_once_when_broker_is_paused(
+    pausable_kafka: Broker, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """It is stopped until a call has given up waiting, and goes on."""
+    process, failed = pausable_kafka.server.process, RetryDeadline.failed
+    assert process is not None
+    resumed: list[DestinationError] = []
 
-    def stops() -> None:
-        process = world.broker.server.process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
-        timers.append(threading.Timer(5, process.send_signal, [signal.SIGCONT]))
-        timers[-1].start()
+    def resumes(deadline: RetryDeadline, error: DestinationError) -> None:
+        process.send_signal(signal.SIGCONT)
+        resumed.append(error)
+        failed(deadline, error)
 
-    at(monkeypatch, Once(point, stops))
-    try:
-        destination.apply(segment(10, 20, 1, 2, 3), 1)
-        distributed(destination, 20, 60, *range(4, 13))
-    finally:
-        for timer in timers:
-            timer.join()
-    assert timers
-    assert world.keys() == [*range(1, 13), 99]
-    assert world.resolved() == {60}
+    monkeypatch.setattr(RetryDeadline, "failed", resumes)
+    with closing(World(pausable_kafka)) as world:
+        destination = world.opened()
+        destination.apply(segment(0, 10, 99), 1)
+        before = len(resumed)
+        at(monkeypatch, Once(point, lambda: process.send_signal(signal.SIGSTOP)))
+        try:
+            destination.apply(segment(10, 20, 1, 2, 3), 1)
+            distributed(destination, 20, 60, *range(4, 13))
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert "timed out" in str(resumed[before]).lower()
+        assert world.keys() == [*range(1, 13), 99]
+        assert world.resolved() == {60}

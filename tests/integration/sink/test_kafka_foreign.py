@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -97,10 +98,15 @@ def test_program_using_drainers_transactional_id_is_aborted(world: World) -> Non
     assert world.resolved() == {90}
 
 
-def test_message_time_refused_by_brokers_is_reported_with_remedy(world: World) -> None:
+def test_message_time_refused_by_brokers_is_reported_with_remedy(pausable_kafka: Broker) -> None:
     """No message counts whose time was refused, and none is lost once clocks agree again. The rows arrive two seconds
     after they were sent. (A limit of milliseconds can refuse the broker's own marker at the end of a transaction, which
     then stays open.)"""
+    with closing(World(pausable_kafka, grace_s=0.5)) as world:
+        _refuse_message_time(world)
+
+
+def _refuse_message_time(world: World) -> None:
     destination = world.opened()
     destination.apply(segment(0, 1, 1), 1)
     world.broker.set_topic(world.topic, message_timestamp_before_max_ms="1000")

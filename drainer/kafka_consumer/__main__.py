@@ -18,10 +18,11 @@ from binlog.runtime.command_line import Program, discard_stdout, flags_of
 from binlog.runtime.config import load_or_exit
 from pydantic import Field, model_validator
 
+from drainer.kafka_consumer.consumer import Consumer
 from drainer.kafka_consumer.run import Destination, consume, print_events
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.protocol.registry import PROTOCOLS
 from drainer.sink.registry import consumer_replayer
 
 _log = log.get_logger("kafka-consumer")
@@ -84,13 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.print:
             print_events(address, topics, _write, stop, once=arguments.once)
             return 0
-        if not make_encoder(address.options).resolved(1):
-            raise ConfigError(
-                f"messages of {address.options.protocol} as it is set have no resolved events, without which nothing "
-                "is known to be complete: add enable-tidb-extension=true, or avro-enable-watermark=true"
-            )
-        destination = _destination(arguments.to, address.options)
-        consume(address, topics, destination, stop, once=arguments.once, skips_handle_only=arguments.skip_handle_only)
+        skips = arguments.skip_handle_only
+        consumer = Consumer(address, topics=topics, stop=stop, once=arguments.once, skips_handle_only=skips)
+        consume(consumer, _destination(arguments.to, address.options))
     except BinlogError as error:
         _log.error("kafka-consumer failed", kind=type(error).__name__, error=str(error))
         return 1 if isinstance(error, ConfigError) else 2

@@ -19,6 +19,9 @@ Rows and DDLs of the schema of positions are skipped, too: upstream's own would 
 
 A consumer that continues from a `Resume` reads each partition from its oldest event that was not applied, and skips
 later events that it had read and applied already.
+
+Of a partition that it did not read before, nothing is applied: everything waits until that partition's watermark has
+reached the others', and its events come then, although newer ones of other partitions came before.
 """
 
 from __future__ import annotations
@@ -92,16 +95,18 @@ class ConsumeError(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Read:
     """How far one partition was read. `offset`: the offset from which to read again; `seen`: the offset after the last
-    message that was read."""
+    message that was read; `applied_ts`: of a partition that has not reached the others yet, the commit_ts up to which
+    its rows are applied."""
 
     offset: int
     seen: int
+    applied_ts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A consumer's position: every row up to `applied_ts` is applied. `ddls`: the DDLs with the newest commit_ts that
-    were run."""
+    """A consumer's position: every row up to `applied_ts` is applied, except for partitions that are not in `reads`, or
+    have an `applied_ts` of their own there. `ddls`: the DDLs with the newest commit_ts that were run."""
 
     applied_ts: int = 0
     reads: Mapping[KafkaPartition, Read] = field(default_factory=dict)
@@ -126,10 +131,12 @@ class _Row:
 
 @dataclass(slots=True)
 class _Partition:
-    watermark: int
+    watermark: int = 0
+    applied_ts: int = 0
     watermark_offset: int = -1
     seen: int = 0
-    seen_before: int = 0  # `seen` of the consumer that stored the Resume
+    seen_before: int = 0  # `seen` and `applied_ts` of the consumer that stored the Resume
+    applied_before: int = 0
     newest: int = 0
     rows: list[_Row] = field(default_factory=list)
     oldest: float = math.inf  # commit_ts among `rows`
@@ -172,16 +179,16 @@ class ConsumerCore:
         resume = resume or Resume()
         self._whole = whole
         self.applied_ts = resume.applied_ts
-        self._applied_before = resume.applied_ts
         self.left_out = 0
         self._ran = set(resume.ddls)
         self._ddls: list[_Ddl] = []
         self._newest_ddl: dict[str, int] = {}  # topic → commit_ts
         self._partitions: dict[KafkaPartition, _Partition] = {}
         for topic_partition in partitions:
-            read = resume.reads.get(topic_partition, Read(0, 0))
+            read = resume.reads.get(topic_partition, Read(0, 0, 0))
+            ts = resume.applied_ts if read.applied_ts is None else read.applied_ts
             self._partitions[topic_partition] = _Partition(
-                resume.applied_ts, seen=read.offset, seen_before=read.seen, newest=resume.applied_ts
+                ts, ts, seen=read.offset, seen_before=read.seen, applied_before=ts, newest=ts
             )
 
     @property
@@ -192,16 +199,19 @@ class ConsumerCore:
     def buffered(self) -> list[RowEvent]:
         return [row.event for partition in self._partitions.values() for row in partition.rows]
 
+    def ahead(self) -> set[KafkaPartition]:
+        """Return the partitions whose watermark is above another one's: nothing of them is due before that one."""
+        least = min(one.watermark for one in self._partitions.values())
+        return {topic_partition for topic_partition, one in self._partitions.items() if one.watermark > least}
+
     def watermark(self, topic_partition: KafkaPartition) -> tuple[int, int]:
         """Return a partition's watermark: (commit_ts, offset of its message)."""
         partition = self._partitions[topic_partition]
         return partition.watermark, partition.watermark_offset
 
-    def add_partition(self, topic_partition: KafkaPartition) -> None:
-        """Add a partition that the topic got while it is read. It has no events at or below the watermarks of the
-        others."""
-        if topic_partition not in self._partitions:
-            self._partitions[topic_partition] = _Partition(min(one.watermark for one in self._partitions.values()))
+    def add_partition(self, topic_partition: KafkaPartition, watermark: int = 0) -> None:
+        """Add a partition that is there since this consumer began. It has no events at or below `watermark`."""
+        self._partitions.setdefault(topic_partition, _Partition(watermark, watermark))
 
     def add(self, topic_partition: KafkaPartition, offset: int, events: Iterable[Event]) -> None:
         """Add the events of one message. Raises what `whole` raises."""
@@ -217,8 +227,9 @@ class ConsumerCore:
                 if event.commit_ts >= partition.watermark:
                     partition.watermark, partition.watermark_offset = event.commit_ts, offset
             elif isinstance(event, AdminEvent):
+                least = min(one.watermark for one in self._partitions.values())
                 for number in range(event.partitions):
-                    self.add_partition(KafkaPartition(topic_partition.topic, number))
+                    self.add_partition(KafkaPartition(topic_partition.topic, number), least)
         partition.seen = max(partition.seen, offset + 1)
 
     def next(self) -> Part | None:
@@ -227,20 +238,23 @@ class ConsumerCore:
         ddl = None
         if self._ddls and self._ddls[0].event.commit_ts <= watermark:
             ddl = self._ddls.pop(0).event
-            watermark = max(ddl.commit_ts, self.applied_ts)
+            watermark = ddl.commit_ts
             self._note(ddl)
         rows = self._taken(watermark)
-        if ddl is None and not rows and watermark <= self.applied_ts:
+        behind = [one for one in self._partitions.values() if one.applied_ts < watermark]
+        if ddl is None and not rows and not behind:
             return None
-        self.applied_ts = watermark
+        for partition in behind:
+            partition.applied_ts = watermark
+        self.applied_ts = max(self.applied_ts, watermark)
         return Part(rows, ddl, self.resume())
 
     def resume(self) -> Resume:
         """Return the position after everything that counts as applied."""
-        reads = {
-            topic_partition: Read(self._offset(topic_partition, one), one.seen)
-            for topic_partition, one in self._partitions.items()
-        }
+        reads = {}
+        for topic_partition, one in self._partitions.items():
+            own_ts = one.applied_ts if one.applied_ts < self.applied_ts else None
+            reads[topic_partition] = Read(self._offset(topic_partition, one), one.seen, own_ts)
         return Resume(self.applied_ts, reads, frozenset(self._ran))
 
     def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:
@@ -257,30 +271,29 @@ class ConsumerCore:
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
         # More rows may arrive at applied_ts itself, as in TiCDC's consumer; those that were seen before are applied.
-        if commit_ts and commit_ts != self._applied_before:
-            return commit_ts < self.applied_ts
+        if commit_ts and commit_ts != partition.applied_before:
+            return commit_ts < partition.applied_ts
         if commit_ts:
-            return offset < partition.seen_before or commit_ts < self.applied_ts
+            return offset < partition.seen_before or commit_ts < partition.applied_ts
         # If a row before it had not been applied, that row would be read again and be newer than what was applied.
-        return offset < partition.seen_before and partition.newest <= self._applied_before
+        return offset < partition.seen_before and partition.newest <= partition.applied_before
 
     def _ddl(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
         if not event.query:
             return
-        name = _name(event)
+        name, topic = _name(event), topic_partition.topic
+        applied_ts = max(one.applied_ts for of, one in self._partitions.items() if of.topic == topic)
         known = next((one for one in self._ddls if _name(one.event) == name), None)
         if known is not None:
             known.offsets.setdefault(topic_partition, offset)
-        elif name in self._ran or event.commit_ts < max(
-            self.applied_ts, self._newest_ddl.get(topic_partition.topic, 0)
-        ):
+        elif name in self._ran or event.commit_ts < max(applied_ts, self._newest_ddl.get(topic, 0)):
             self.left_out += 1
         else:
-            self._newest_ddl[topic_partition.topic] = event.commit_ts
+            self._newest_ddl[topic] = event.commit_ts
             insort(self._ddls, _Ddl(event, {topic_partition: offset}), key=lambda one: one.event.commit_ts)
 
     def _note(self, event: DdlEvent) -> None:
-        self._ran = {one for one in self._ran if one[0] == event.commit_ts} | {_name(event)}
+        self._ran = {one for one in self._ran if one[0] >= event.commit_ts} | {_name(event)}
 
     def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
         """Remove and return the rows up to `until_ts`, ordered by commit_ts. Rows of one transaction are ordered so
@@ -297,9 +310,11 @@ class ConsumerCore:
         return tuple(row.event for row in due)
 
     def _offset(self, topic_partition: KafkaPartition, partition: _Partition) -> int:
-        """Return the offset of the oldest event that is not applied."""
+        """Return the offset of the oldest event that is not applied, or of the watermark if that is above the rows that
+        are: what is due by it must not wait for another one."""
         ddls = [ddl.offsets[topic_partition] for ddl in self._ddls if topic_partition in ddl.offsets]
-        return min([partition.seen, *(row.offset for row in partition.rows), *ddls])
+        marks = [partition.watermark_offset] if partition.watermark > partition.applied_ts else []
+        return min([partition.seen, *(row.offset for row in partition.rows), *ddls, *marks])
 
 
 def _name(event: DdlEvent) -> DdlName:

@@ -6,12 +6,13 @@ null}`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import TopicMetadata
 
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
@@ -31,6 +33,7 @@ _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
 _AT_A_TIME: Final = 1000
 _METADATA_S: Final = 30.0
 _ONE_ANSWER_S: Final = 5.0
+_ASK_S: Final = 10.0  # between two questions for new topics and partitions
 _PAUSE_S: Final = 0.2
 _SAID_MAX: Final = 100
 _AFTER: Final = re.compile(r" \((after|in state) .*")
@@ -156,13 +159,15 @@ class TopicReader:
         )
         self.known: set[KafkaPartition] = set()
         self._ended: dict[KafkaPartition, int] = {}  # the offset after the end that was reached
+        self._topics = topics
+        self._ask_again_s = time.monotonic() + _ASK_S
         try:
-            self.partitions = self._found(topics)
+            self.partitions = self._found()
         except BaseException:
             self.close()
             raise
 
-    def _found(self, wanted: Sequence[str]) -> dict[str, int]:
+    def _found(self) -> dict[str, int]:
         try:
             known = self._answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
@@ -170,15 +175,18 @@ class TopicReader:
                 self._said.last or f"{error.args[0].str()}; is it a broker's port, and does that want TLS or a user?"
             )
             raise ReadError(f"the brokers at {self._brokers} do not answer: {reason}") from None
+        return self._matching(known)
+
+    def _matching(self, known: Mapping[str, TopicMetadata]) -> dict[str, int]:
         found = {}
-        for want in wanted:
+        for want in self._topics:
             names = [name for name in known if re.search(want, name)] if want.startswith("^") else [want]
             for name in names:
                 if name not in known or known[name].error is not None or not known[name].partitions:
                     raise ReadError(f"topic {name} does not exist")
                 found[name] = len(known[name].partitions)
         if not found:
-            raise ReadError(f"no topic is named {', '.join(wanted)}")
+            raise ReadError(f"no topic is named {', '.join(self._topics)}")
         return found
 
     def _answered(self, ask: Callable[[float], T]) -> T:
@@ -250,10 +258,27 @@ class TopicReader:
         self._consumer.incremental_assign(wanted)
         self.known |= offsets.keys()
 
-    @property
-    def at_end(self) -> bool:
-        """Return whether every partition was read to the end that it had when it was read."""
-        return self._ended.keys() >= self.known
+    def at_end(self, held: Set[KafkaPartition] = frozenset()) -> bool:
+        """Return whether every partition but those `held` was read to the end that it had when it was read."""
+        return self._ended.keys() | held >= self.known
+
+    def hold(self, topic_partitions: Iterable[KafkaPartition]) -> None:
+        """Return no records of these partitions until they are released."""
+        self._consumer.pause([TopicPartition(*one) for one in topic_partitions])
+
+    def release(self, topic_partitions: Iterable[KafkaPartition]) -> None:
+        self._consumer.resume([TopicPartition(*one) for one in topic_partitions])
+
+    def added(self) -> list[KafkaPartition]:
+        """Return the partitions, also of new topics, that brokers have got since they were last asked. They are asked
+        every ten seconds."""
+        if time.monotonic() < self._ask_again_s:
+            return []
+        self._ask_again_s = time.monotonic() + _ASK_S
+        before = set(self.topic_partitions())
+        with contextlib.suppress(KafkaException, ReadError):  # `poll` reports what is wrong
+            self.partitions |= self._matching(self._consumer.list_topics(timeout=_ONE_ANSWER_S).topics)
+        return [one for one in self.topic_partitions() if one not in before]
 
     def end(self, topic_partition: KafkaPartition) -> int | None:
         """Return the offset after the end of a partition that was read to its end, otherwise None."""

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from binlog.runtime.version import checked_out
 
+from tests.integration.drainer.test_kafka_consumer import write
+from tests.support.kafka import Broker
 from tests.support.servers import missing
+from tests.unit.drainer.kafka_check.test_command import ENCODER, rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,14 +75,8 @@ def test_wheel_built_without_git_names_commit_and_build_time(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_wheel_in_empty_environment_runs_every_command_or_names_its_extra(built: Path, tmp_path: Path) -> None:
     """Or it says which extra it lacks. This environment has them all."""
-    uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
-    if not Path(uv).exists():
-        missing("uv is not installed")
-    environment = tmp_path / "environment"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True, timeout=120)
     (wheel,) = built.glob("*.whl")
-    python = environment / "bin/python"
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), str(wheel)], check=True, timeout=280)
+    environment = installed(str(wheel), tmp_path / "environment")
     with zipfile.ZipFile(wheel) as archive:
         (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         commands = re.findall(r"^([\w-]+) = ", archive.read(entries).decode(), re.MULTILINE)
@@ -99,3 +96,32 @@ def help_of(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(program), "--help"], cwd=directory, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+def installed(wheel: str, environment: Path) -> Path:
+    """A new environment with this wheel alone, and what it needs."""
+    uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
+    if not Path(uv).exists():
+        missing("uv is not installed")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True, timeout=120)
+    install = [uv, "pip", "install", "--quiet", "--python", str(environment / "bin/python"), wheel]
+    subprocess.run(install, check=True, timeout=280)
+    return environment
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_library_reads_topic_where_wheel_has_extra_kafka_alone(built: Path, kafka: Broker, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    python = installed(f"{wheel}[kafka]", tmp_path / "environment") / "bin/python"
+    topic = kafka.topic(1)
+    write(kafka, topic, [*rows((1, 10)), *ENCODER.resolved(12)])
+    program = tmp_path / "read.py"
+    program.write_text(
+        "import importlib.util, sys\n"
+        "from drainer.kafka_consumer.consumer import Consumer\n"
+        "print([event.commit_ts for event in Consumer(sys.argv[1], once=True)], importlib.util.find_spec('pyspark'))\n"
+    )
+    uri = f"kafka://{kafka.address}/{topic}?protocol=open-protocol"
+    ran = subprocess.run([str(python), str(program), uri], capture_output=True, text=True, timeout=240, check=False)
+    assert ran.stdout == "[10, 12] None\n", ran.stderr

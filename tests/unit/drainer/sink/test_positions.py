@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from binlog.cluster import tso
 
+from drainer.kafka_consumer.consumer import resume_text
 from drainer.kafka_consumer.core import Resume
-from drainer.kafka_consumer.run import resume_text
 from drainer.schema.state import FINISH_LAG_MS_MAX
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of

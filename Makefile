@@ -78,8 +78,9 @@ format: sync  ## format the code and apply ruff's fixes
 proto: sync  ## generate the modules of proto/binlog/pb/*.proto
 	$(RUN) python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(PROTOS)
 
-docs: sync  ## generate docs/configuration.md, and the table in docs/compatibility.md, from the code
+docs: sync  ## generate docs/configuration.md, the table in docs/compatibility.md and the values in docs/versions.md
 	$(RUN) python scripts/write_configuration.py docs
+	$(RUN) python scripts/write_versions.py docs
 
 site: sync  ## build the documentation as a site in site/; a warning is an error
 	$(RUN) mkdocs build --strict --quiet

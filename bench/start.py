@@ -1,7 +1,7 @@
 """Measure a start, from the command to "drainer is running": seconds, and the CPU of each process. Two pumps, MariaDB,
 nothing to drain.
 
-    python -m bench.start [--rounds 3] [--timeline]
+    python -m bench.start [--rounds 3] [--timeline] [--nodes 0]
 
 On a machine that others use too, only the CPU is meaningful. For comparison, the same run measures an interpreter and a
 JVM that do nothing.
@@ -18,12 +18,17 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from bench.latency import Destination
 from bench.report import Report
 from bench.stack import Stack, running_stack
+from pumpclient.sdk import BigInt, Column, SyncService, Table
 from tests.support.servers import MariaDB, Server
+from tests.support.spark_cluster import running_cluster
 
 RUNNING = "drainer is running"
 POLL_S = 0.02
@@ -133,6 +138,42 @@ def one_start(stack: Stack, mariadb: MariaDB, *, timeline: bool) -> tuple[float,
     return seconds, watch.by_kind()
 
 
+def first_rows(stack: Stack, mariadb: MariaDB, service: SyncService, table: Table, spark: str) -> tuple[float, ...]:
+    """Return the seconds from the command to "running" and to a row that was written before it, and from "running" to a
+    row that is written then. `spark`: sections of drainer.toml."""
+
+    def write() -> int:
+        with service.transaction() as txn:
+            txn.insert(table, {"id": (number := time.time_ns())})
+        return number
+
+    before, begin = write(), time.perf_counter()
+    server = stack.launch_drainer(stack.config(mariadb, top=spark))
+    with ThreadPoolExecutor() as pool:
+        seen = pool.submit(Destination(mariadb, server.tail).wait, before, begin)  # maybe before "running"
+        server.wait_for_output(RUNNING, deadline_s=300)
+        running = time.perf_counter()
+        then_s = Destination(mariadb, server.tail).wait(write(), running)
+    server.stop(deadline_s=60)
+    return running - begin, seen.result(), then_s
+
+
+def measure_first_rows(stack: Stack, mariadb: MariaDB, nodes: int, rounds: int) -> None:
+    with running_cluster() as cluster, SyncService.connect(stack.endpoint) as service:
+        for number in range(1, nodes + 1):
+            cluster.add(f"node-{number}")
+        service.create_database("bench")
+        table = service.create_table("bench", Table("t", Column("id", BigInt(), primary_key=True)))
+        stack.launch_drainer(stack.config(mariadb), "--until-now").wait(deadline_s=300)  # makes the table
+        run = partial(first_rows, stack, mariadb, service, table)
+        found = [(run(""), run(cluster.settings())) for _ in range(rounds)]
+    report = Report(f"first rows, {nodes} nodes; ratios to a local master")
+    for at, name in enumerate(("until it runs", "from the command to a row", "from running to a row")):
+        for one, master in enumerate(("local", "cluster")):
+            report.add(f"{name}, {master}", statistics.median(pair[one][at] for pair in found) * 1000, "ms")
+        report.ratio(f"{name}, cluster", f"{name}, local")
+
+
 def _print_timeline(watch: Watch, server: Server) -> None:
     for one in sorted(watch.seen.values(), key=lambda seen: seen.first_s):
         said = f"{one.first_s:6.2f} to {one.last_s:6.2f} s, CPU {one.cpu_s:5.2f} s  {kind_of(one.command)}"
@@ -157,18 +198,24 @@ def main() -> None:
     parser.add_argument(
         "--timeline", action="store_true", help="print each process with its times, and the drainer's log"
     )
+    parser.add_argument(
+        "--nodes", type=int, default=0, help="only the first rows: with a local master, on so many nodes"
+    )
     args = parser.parse_args()
     with running_stack(pumps=2) as (stack, mariadb):
-        report = Report("from the command to a running drainer")
-        floor = "CPU of an idle interpreter and an idle JVM"
-        report.add(floor, statistics.median(yardstick() for _ in range(5)) * 1000, "ms")
-        starts = [one_start(stack, mariadb, timeline=args.timeline) for _ in range(args.rounds)]
-        report.add("until it runs, median", statistics.median(seconds for seconds, _ in starts) * 1000, "ms")
-        kinds = sorted({kind for _, cpu in starts for kind in cpu})
-        for kind in kinds:
-            report.add(f"CPU: {kind}", statistics.median(cpu[kind] for _, cpu in starts) * 1000, "ms")
-        report.add("CPU together, median", statistics.median(cpu.total() for _, cpu in starts) * 1000, "ms")
-        report.ratio("CPU together, median", floor)
+        if args.nodes:
+            measure_first_rows(stack, mariadb, args.nodes, args.rounds)
+        else:
+            report = Report("from the command to a running drainer")
+            floor = "CPU of an idle interpreter and an idle JVM"
+            report.add(floor, statistics.median(yardstick() for _ in range(5)) * 1000, "ms")
+            starts = [one_start(stack, mariadb, timeline=args.timeline) for _ in range(args.rounds)]
+            report.add("until it runs, median", statistics.median(seconds for seconds, _ in starts) * 1000, "ms")
+            kinds = sorted({kind for _, cpu in starts for kind in cpu})
+            for kind in kinds:
+                report.add(f"CPU: {kind}", statistics.median(cpu[kind] for _, cpu in starts) * 1000, "ms")
+            report.add("CPU together, median", statistics.median(cpu.total() for _, cpu in starts) * 1000, "ms")
+            report.ratio("CPU together, median", floor)
     shutil.rmtree(Path("spark-warehouse"), ignore_errors=True)
 
 

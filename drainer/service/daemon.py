@@ -347,13 +347,22 @@ async def _drain(
         stack.push_async_callback(lambda: node.move(asked.event))
         stack.callback(setattr, status, "phase", "stopping")
         if await spark.start():
-            status.phase = ""
             if config.spark.class_archive:
                 stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
-            _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
+            say = _say_running(config, opening, pipeline, status)
             leading = upstream.candidate.stay_first() if config.standby else asyncio.Future[None]()
-            await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status), verifier.run())
+            await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status), verifier.run(), say)
     _log.info("drainer stopped", position=pipeline.position_ts)
+
+
+async def _say_running(config: Config, opening: Opening, pipeline: Pipeline, status: Status) -> None:
+    """Log that the drainer runs, on a cluster when its executors do. Never return."""
+    if not config.spark.conf.get("spark.master", config.spark.master).startswith("local"):
+        status.phase = "waiting for Spark's executors"
+        await asyncio.to_thread(opening.finish_warm_up)
+    status.phase = ""
+    _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
+    await asyncio.Event().wait()
 
 
 def _steering(config: Config, pipeline: Pipeline) -> Steering:

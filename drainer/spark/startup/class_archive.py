@@ -69,9 +69,9 @@ def _make(archive: Path) -> None:
 
 def _exercise(session: SparkSession, folder: Path) -> None:
     """Run a few batches of a stream, in the driver and distributed."""
-    from drainer.spark.startup.warmup import packed_rows, run_both_modes, warm_up
+    from drainer.spark.startup.warmup import WarmUp, packed_rows, run_both_modes
 
-    warm_up(session, 2)
+    WarmUp(session, 2)
     enough = threading.Event()
 
     def each(rows: DataFrame, number: int) -> None:

@@ -129,21 +129,18 @@ def lacking_in(log: Path, begin: int) -> str | None:
 
 @contextlib.contextmanager
 def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
-    """Wrap the first task: log a warning if no executor accepts it within `wait_s` seconds, or if an executor cannot
+    """Wrap a task: log a warning if no executor accepts it within `wait_s` seconds (0: never), or if an executor cannot
     run it. Spark itself waits without a timeout and writes only to its log."""
-    where = "local" if master.startswith("local") else master
-    late = threading.Timer(wait_s, _warn_late, (where, wait_s))
+    late = threading.Timer(wait_s, _warn_late, (master, wait_s))
     late.daemon = True
-    if where != "local":
+    if wait_s and not master.startswith("local"):
         late.start()
     try:
         yield
     except Exception as error:  # noqa: BLE001  a session that is stopped meanwhile fails in many ways
-        why = None
         with contextlib.suppress(Exception):  # Spark's errors ask the JVM for their text, and it may have ended
-            why = lacking(str(error))
-        if why is not None:
-            _log.warning("an executor cannot run the drainer's tasks", why=why)
+            if why := lacking(str(error)):
+                _log.warning("an executor cannot run the drainer's tasks", why=why)
     finally:
         late.cancel()
 

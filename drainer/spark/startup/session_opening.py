@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """Starts in the constructor. `session` waits for the result; `close` ends it at any stage."""
+    """Starts in the constructor. `session` waits for the result; `close` ends it at any stage. `finish_warm_up`, known
+    after `session`, waits for the executors of a cluster (WarmUp.finish), at most until a stop."""
+
+    finish_warm_up: Callable[[], None]
 
     def __init__(
         self, *, master: str, output: Path, conf: Mapping[str, str], stopping: Callable[[], bool] = lambda: False
@@ -70,10 +74,11 @@ class Opening:
             from drainer.spark import query  # noqa: F401
             from drainer.spark.source import planner_server  # noqa: F401
             from drainer.spark.startup.session import open_session
-            from drainer.spark.startup.warmup import warm_up
+            from drainer.spark.startup.warmup import WarmUp
         except BaseException:
             jvm.end()
             raise
         session = open_session(jvm, self._stopping)
-        warm_up(session, max(1, session.sparkContext.defaultParallelism))
+        warm_up = WarmUp(session, max(1, session.sparkContext.defaultParallelism))
+        self.finish_warm_up = partial(warm_up.finish, self._stopping)
         return session

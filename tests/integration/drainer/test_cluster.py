@@ -37,6 +37,8 @@ DEADLOCK = (
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'; END IF"
 )
 BOTH_NODES = f'["concurrent tasks available"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
+RUNNING = '["drainer is running"]'
+WORKERS = "drainer.spark.startup.worker_daemon"
 # A path without a scheme is then none of this machine.
 NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
 
@@ -74,14 +76,17 @@ class World(Killed):
     def wait(self, condition: Callable[[], bool], drainer: Server, what: str) -> None:
         wait_until(condition, deadline_s=300, what=lambda: f"{what}\n{self.said(drainer)}")
 
+    def status(self) -> dict[str, object]:
+        text = (self.driver / "drainer.toml").read_text()
+        return status(int(re.findall(r'^addr = "127\.0\.0\.1:(\d+)"', text, re.M)[0]))
+
     def failing(self, drainer: Server, reason: str) -> None:
         """Wait until the driver says, in its status and its log, that a slot fails by this."""
-        port = int(re.findall(r'^addr = "127\.0\.0\.1:(\d+)"', (self.driver / "drainer.toml").read_text(), re.M)[0])
 
         def told() -> bool:
             if not drainer.alive:
                 pytest.fail(f"the drainer ended\n{self.said(drainer)}")
-            error = str(status(port)["Error"])
+            error = str(self.status()["Error"])
             return re.match(r"batch: slot \d+ of ", error) is not None and reason in error
 
         self.wait(told, drainer, f"a slot fails by {reason!r}")
@@ -121,6 +126,8 @@ def running(world: World) -> Server:
     DDLs and large transactions, which the driver applies alone: test_kills.py, test_large.py."""
     drainer = world.drainer()
     writer = world.writer
+    drainer.wait_for_output(RUNNING, deadline_s=300)
+    assert_workers_started(world, drainer)
 
     def on_both() -> bool:
         """The drainer looks for new executors after each batch, so there must be batches."""
@@ -139,6 +146,16 @@ def running(world: World) -> Server:
     writer.puts.clear()
     writer.takes.clear()
     return drainer
+
+
+def assert_workers_started(world: World, drainer: Server) -> None:
+    """The executors that had registered when the drainer says that it runs have started Python. How many those are is
+    in the log, because on a busy machine one of them may be late."""
+    assert world.spark is not None
+    before = drainer.text().partition(RUNNING)[0]
+    (known,) = re.findall(r'\["the warm-up of the executors has ended"\].*\[executors=(\d)\]', before)
+    having = [node.name for node in world.spark.nodes.values() if WORKERS in command_lines(node.server)]
+    assert len(having) >= int(known) > 0, (having, world.said(drainer))
 
 
 def test_rows_are_applied_once_when_executor_and_node_die_in_batch(world: World) -> None:
@@ -195,6 +212,18 @@ def test_node_without_package_is_named_in_last_error(world: World) -> None:
     (last,) = [line for line in drainer.text().splitlines() if "[ERROR]" in line][-1:]
     named = f"node {bare.address} (executor "
     assert named in last and "has no module binlog: pip install" in last, world.said(drainer)
+
+
+def test_drainer_without_executors_says_so_and_can_be_stopped(world: World) -> None:
+    """The nodes of the tests before are gone, so no executor will ever register."""
+    drainer = replace(world, lives=30).drainer()
+    try:
+        drainer.wait_for_output('["concurrent tasks available"]', deadline_s=300)
+        world.wait(lambda: world.status()["Phase"] == "waiting for Spark's executors", drainer, "the phase")
+        assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
+    finally:
+        drainer.kill()
+    assert RUNNING not in drainer.text()
 
 
 def command_lines(*servers: Server | None) -> str:

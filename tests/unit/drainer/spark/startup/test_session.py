@@ -14,9 +14,11 @@ from pyspark import SparkContext
 from pyspark.accumulators import _start_update_server
 from structlog.testing import capture_logs
 
+from drainer.spark.startup import warmup
 from drainer.spark.startup.java import SparkUnavailable, check_java
 from drainer.spark.startup.jvm_launch import python_of, settings_for, with_retries
 from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j, stop_session
+from tests.support.servers import wait_until
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,38 @@ def test_session_whose_jvm_has_ended_is_stopped() -> None:
     gateway = session.sparkContext._gateway = mock.Mock(proc=None, folder=None)
     stop_session(session)
     gateway.shutdown.assert_called_once_with()
+
+
+@pytest.mark.parametrize(
+    ("registered", "stopped", "wait_s", "tasks", "said"),
+    [
+        ([2, 2, 1, 1, 0, 0], False, 600, [2, 2, 4], ["the warm-up of the executors has ended", 2]),
+        ([0], False, 0, [2], ["executors are still starting", 0]),
+        ([1], True, 600, [2], []),
+    ],
+)
+def test_warm_up_ends_with_tasks_on_all_registered_executors_or_gives_up(
+    monkeypatch: pytest.MonkeyPatch, registered: list[int], stopped: bool, wait_s: float, tasks: list[int], said: object
+) -> None:
+    """`registered`: the number of executors, with two cores each, the last look first. No job ends before it."""
+    session, begun = mock.Mock(), list[int]()
+    session.sparkContext.master = "spark://h:7077"
+
+    def infos() -> list[None]:
+        now = registered.pop() if registered[1:] else registered[0]
+        session.sparkContext.defaultParallelism = max(2, 2 * now)
+        return [None] * (1 + now)
+
+    def job(_rows: object, tasks: int) -> None:
+        begun.append(tasks)
+        wait_until(lambda: stopped or len(registered) == 1, what="the last look")
+
+    session.sparkContext._jsc.sc().statusTracker().getExecutorInfos = infos
+    for name, value in (("POLL_S", 0.001), ("packed_rows", lambda numbers: numbers), ("run_both_modes", job)):
+        monkeypatch.setattr(warmup, name, value)
+    with capture_logs() as logged:
+        warm_up = warmup.WarmUp(session, 2)
+        warm_up.finish(lambda: stopped, wait_s)
+    for one in warm_up._jobs:
+        one.join()
+    assert (sorted(begun), [value for line in logged for value in (line["event"], line["executors"])]) == (tasks, said)

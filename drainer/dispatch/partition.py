@@ -9,7 +9,7 @@ producers of the same topic do the same, and all producers must agree on a row's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Final
 from zlib import crc32
@@ -22,7 +22,8 @@ from binlog.errors import DecodeError
 from binlog.tidb.types import Tp
 
 from drainer.changes.decode import Columns
-from drainer.protocol.column_text import text_of
+from drainer.changes.texts import as_binary
+from drainer.protocol.column_text import each, texts_of
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType, TypeClass
 
@@ -33,18 +34,18 @@ _ONES: Final = 0xFFFF_FFFF
 _POLYNOMIAL: Final = np.uint32(0xEDB8_8320)
 
 
-def hash_text(column_type: ColumnType, zone: tzinfo) -> Callable[[Any], bytes]:
-    """Return a function from a decoded value that is not NULL to the text that is hashed. The function raises
-    DecodeError."""
+def hashed_texts(column_type: ColumnType, values: Any, zone: tzinfo) -> Any:
+    """Convert an Arrow array of decoded values to a `binary` array of the texts that are hashed, with NULL for NULL.
+    Raises DecodeError."""
     if column_type.type_class in _NUMBERS:
-        return lambda value: b"%d" % value
-    if column_type.type_class in (TypeClass.TEXT, TypeClass.BYTES):
-        return bytes
+        return as_binary(values.cast(pa.string()))
+    if column_type.type_class is TypeClass.TEXT:
+        return values
     if column_type.type_class is TypeClass.FLOAT:
         number = np.float32 if column_type.kind.tp is Tp.FLOAT else np.float64
-        return lambda value: np.format_float_positional(number(value), unique=True, trim="-").encode()
-    text = text_of(column_type, zone)
-    return lambda value: text(value).encode()
+        shown = each(lambda value: np.format_float_positional(number(value), unique=True, trim="-").encode())
+        return shown(values)
+    return texts_of(column_type, values, zone)
 
 
 def _crcs(texts: Any, begin: int) -> Hashes:
@@ -81,19 +82,16 @@ def row_hashes(table: Table, column_indexes: Sequence[int], columns: Columns, co
     found = np.full(count, crc32(f"{table.schema}{table.name}".encode()), np.uint32)
     for column_index in column_indexes:
         column = table.columns[column_index]
+        begin = crc32(column.name.encode())
         if column.column_type.type_class in _NUMBERS:
-            texts = pc.fill_null(columns[column_index].cast(pa.string()), "null")
-            found ^= _crcs(texts, crc32(column.name.encode()))
+            found ^= _crcs(pc.fill_null(hashed_texts(column.column_type, columns[column_index], zone), b"null"), begin)
             continue
         encoded = columns[column_index].dictionary_encode()
-        begin, text = crc32(column.name.encode()), hash_text(column.column_type, zone)
         try:
-            hashes = [crc32(b"null", begin)] + [
-                crc32(b"null" if value is None else text(value), begin) for value in encoded.dictionary.to_pylist()
-            ]
+            texts = hashed_texts(column.column_type, encoded.dictionary, zone).to_pylist()
         except DecodeError as error:
             what = f"column `{table.schema}`.`{table.name}`.`{column.name}`: {error.what}"
             raise DecodeError(what, offset=error.offset, detail=error.detail) from None
-        number = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False) + 1
-        found ^= np.array(hashes, np.uint32)[number]
+        hashes = np.array([crc32(text, begin) for text in (b"null", *texts)], np.uint32)
+        found ^= hashes[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False) + 1]
     return found

@@ -12,40 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
-from binlog.tidb.time import timestamp_text, to_zone
+from binlog.tidb.time import to_zone
 from binlog.tidb.types import Tp
 
-from drainer.changes.texts import text_of as literal_text_of
+from drainer.changes.texts import text_of
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import enum_name, set_names, shown_as
-
-Text = Callable[[Any], str]
+from drainer.row.text import enum_name, set_names
 
 # The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
 _BELOW_MINUTE: Final = np.uint64(30)
 _SECONDS: Final = np.uint64((1 << 30) - 1)
 
 
-def text_of(column_type: ColumnType, zone: tzinfo) -> Text:
-    """Return a function from a decoded value that is not NULL to the text that a MySQL client shows. ENUMs and SETs are
-    shown by name, a TIMESTAMP in `zone`. Integers, floats, BITs and binary strings are not supported, because each
-    protocol writes them in its own way.
-
-    The function raises DecodeError for a value that a column of this type cannot hold, and for text that is not UTF-8.
-    """
-    type_class, kind = column_type.type_class, column_type.kind
-    if type_class is TypeClass.TEXT:
-        return _utf8
-    if kind.tp is Tp.TIMESTAMP:
-        return partial(timestamp_text, fsp=kind.fsp, zone=zone)
-    if type_class is TypeClass.ENUM:
-        return partial(enum_name, names=kind.elems)
-    if type_class is TypeClass.SET:
-        return partial(set_names, names=kind.elems)
-    if type_class in (TypeClass.INT, TypeClass.FLOAT, TypeClass.BIT, TypeClass.BYTES):
-        raise AssertionError(f"{type_class} has no text that messages share")
-    shown = shown_as(column_type)
-    return lambda value: shown(value).decode()
+def names_of(column_type: ColumnType) -> Callable[[int], str]:
+    """Return a function from the number of an ENUM or SET to its name or names. It raises DecodeError for a number that
+    a column of this type cannot hold."""
+    named = enum_name if column_type.type_class is TypeClass.ENUM else set_names
+    return partial(named, names=column_type.kind.elems)
 
 
 def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:
@@ -58,11 +41,11 @@ def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:
         utf8(array)
         return array
     if type_class in (TypeClass.ENUM, TypeClass.SET):
-        name = text_of(column_type, zone)
-        return distinct(lambda value: name(value).encode())(array)
+        names = names_of(column_type)
+        return distinct(lambda value: names(value).encode())(array)
     if column_type.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
         array = in_zone(array, zone)
-    return literal_text_of(column_type, array)
+    return text_of(column_type, array)
 
 
 def each(text: Callable[[Any], bytes]) -> Callable[[Any], Any]:
@@ -105,10 +88,3 @@ def in_zone(array: Any, zone: tzinfo) -> Any:
         found = shifted[minute_of] | rest
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(found, pa.uint64(), mask=mask)
-
-
-def _utf8(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise DecodeError("text", offset=error.start, detail="not UTF-8") from None

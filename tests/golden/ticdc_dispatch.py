@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import UTC
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.dispatcher import Dispatcher
-from drainer.dispatch.partition import hash_text, row_hashes
+from drainer.dispatch.partition import hashed_texts, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope
 from drainer.protocol.registry import PROTOCOLS, make_encoder
@@ -39,6 +40,12 @@ def _router(rules: list[Vector], default_topic: str) -> Router:
     return Router(made, default_topic)
 
 
+def _hashed(kind: FieldType, value: object) -> str:
+    column_type = ColumnType.of(kind)
+    (text,) = hashed_texts(column_type, pa.array([value], column_type.decoded_type), UTC).to_pylist()
+    return bytes(text).decode()
+
+
 def column_value_string(vector: Vector) -> None:
     """A boolean is a TINYINT(1) here; text that is a number is a DECIMAL's."""
     (value,) = only(vector["input"], "value")
@@ -51,10 +58,10 @@ def column_value_string(vector: Vector) -> None:
         ]
         return
     if isinstance(value, bool):
-        assert hash_text(ColumnType.of(FieldType(Tp.TINY, flen=1)), UTC)(int(value)).decode() == text
+        assert _hashed(FieldType(Tp.TINY, flen=1), int(value)) == text
         return
     kind = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2) if isinstance(value, str) else _kind_of(value)
-    assert hash_text(ColumnType.of(kind), UTC)(value).decode() == text
+    assert _hashed(kind, value) == text
     made = make_table("d", "t", [("c", kind)])
     image = make_changes(made, Kind.INSERT, new=[[value]]).image
     assert row_hashes(made, [0], image, 1, UTC).tolist() == [hash_of([[b"d", b"t"], [b"c", text.encode()]])]

@@ -16,7 +16,7 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.protocol.column_text import distinct, each, text_of
+from drainer.protocol.column_text import distinct, each, names_of
 from drainer.protocol.json_text import Fragment, base64, json_string, short_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import ColumnType, TypeClass
@@ -63,7 +63,7 @@ def value_of(column_type: ColumnType, options: ProtocolOptions) -> Value:
         case TypeClass.BYTES:
             return Value(base64, "string")
         case TypeClass.ENUM | TypeClass.SET:
-            names = text_of(column_type, UTC)
+            names = names_of(column_type)
             shown = distinct(lambda value: json_string(names(value))[1:-1].encode())
             return Value(shown, "string", f"io.debezium.data.{'Enum' if kind.tp is Tp.ENUM else 'EnumSet'}")
         case TypeClass.BIT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.dispatch.partition import hash_text, row_hashes
+from drainer.dispatch.partition import hashed_texts, row_hashes
 from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
@@ -50,11 +51,14 @@ PACKED = NOON << 24 | 500_000
     ],
 )
 def test_hash_text_of_each_type_equals_ticdcs(kind: FieldType, decoded_value: DecodedValue, text: str) -> None:
-    assert hash_text(ColumnType.of(kind), ZoneInfo("Asia/Shanghai"))(decoded_value) == text.encode()
+    column_type = ColumnType.of(kind)
+    values = pa.array([decoded_value], column_type.decoded_type)
+    assert hashed_texts(column_type, values, ZoneInfo("Asia/Shanghai")).to_pylist() == [text.encode()]
 
 
 def test_hash_text_of_binary_strings_is_their_bytes() -> None:
-    assert hash_text(ColumnType.of(FieldType(Tp.BLOB, charset="binary")), UTC)(b"\xff\0") == b"\xff\0"
+    values = pa.array([b"\xff\0"], pa.binary())
+    assert hashed_texts(ColumnType.of(FieldType(Tp.BLOB, charset="binary")), values, UTC).to_pylist() == [b"\xff\0"]
 
 
 def test_invalid_value_is_refused_with_its_column() -> None:

@@ -9,7 +9,6 @@ from binlog.pb import pb_binlog_pb2 as pb
 from binlog.tidb.datum import Datum, Uint, encode_value
 from hypothesis import given
 
-from drainer.protocol.column_text import text_of
 from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
@@ -17,6 +16,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column
 from drainer.row.column_type import DecodedValue, TypeClass
 from tests.support.any_changes import changes
+from tests.support.shown_text import shown_text
 
 TS = 400_000_000_000_000_000
 
@@ -39,7 +39,7 @@ def datum(column: Column, value: DecodedValue) -> Datum:
     if type_class is TypeClass.INT:
         unsigned = column.column_type.kind.is_unsigned and column.name != "year"
         return Uint(value) if unsigned else value
-    return value if type_class is TypeClass.FLOAT else text_of(column.column_type, UTC)(value).encode()
+    return value if type_class is TypeClass.FLOAT else shown_text(column.column_type, value, UTC).encode()
 
 
 def by_library(one: RowChanges) -> bytes:

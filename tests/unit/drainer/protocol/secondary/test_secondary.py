@@ -14,7 +14,6 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 
 from drainer.batch.work import Kind
-from drainer.protocol.column_text import text_of
 from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import ColumnValue, DdlEvent
@@ -25,6 +24,7 @@ from drainer.protocol.table import Column
 from drainer.row.column_type import TypeClass
 from tests.support.any_changes import BIG, changes
 from tests.support.row_changes import make_changes, make_table
+from tests.support.shown_text import shown_text
 
 OPTIONS = ProtocolOptions("secondary-binlog")
 TS = 400_000_000_000_000_000
@@ -46,7 +46,7 @@ def set_value(found: pb.Column, column: Column, value: Any) -> None:
     if value is None:
         found.is_null = True
     elif name in ("date", "datetime", "time", "timestamp", "decimal"):
-        found.string_value = text_of(column_type, UTC)(value)
+        found.string_value = shown_text(column_type, value, UTC)
     elif name == "year":
         found.string_value = str(value)
     elif name in ("tinyint", "smallint", "mediumint", "int", "bigint"):

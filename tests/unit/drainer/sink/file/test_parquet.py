@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
-from drainer.protocol.column_text import text_of
 from drainer.protocol.errors import EncodeError
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.sink.file.parquet import arrow_column, arrow_type, path_of, tables_of
 from tests.support.any_changes import KINDS
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.support.shown_text import shown_text
 from tests.support.typed_columns import decoded_values_of
 
 SAME = {TypeClass.INT, TypeClass.BIT, TypeClass.FLOAT, TypeClass.BYTES}
@@ -44,7 +44,7 @@ def test_arrow_column_of_each_type_holds_values_given(name: str, data: st.DataOb
         elif column_type.type_class is TypeClass.TEXT:
             assert cell == value.decode()
         else:
-            assert cell == text_of(column_type, UTC)(value)
+            assert cell == shown_text(column_type, value, UTC)
 
 
 def test_decimal_and_bit_too_wide_for_arrow_become_string_and_decimal() -> None:

@@ -23,20 +23,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.decode import Columns
-from drainer.changes.vector import Ints, Mask
+from drainer.changes.vector import Ints, Mask, Words
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
     """All changes of one table: first the inserts, then the updates, then the deletes. `old`: images of the updates,
     then of the deletes. `new`: images of the inserts, then of the updates. `transaction`: numbers that ascend in
-    upstream's order. `order`: as in Changes."""
+    upstream's order. `order`: as in Changes. It and the timestamps are parallel to the changes."""
 
     inserts: int
     updates: int
     deletes: int
     transaction: Ints
     order: Ints
+    commit_ts: Words
+    start_ts: Words
     old: Columns
     new: Columns
 

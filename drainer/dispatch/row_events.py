@@ -8,7 +8,6 @@ statements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.net import concatenated
-from drainer.changes.vector import Ints, Words
+from drainer.changes.vector import Ints
 from drainer.dispatch.column_selector import ALL_COLUMNS, ColumnSelectors, Selection
 from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
 from drainer.protocol.encoder import CompiledTables
@@ -37,14 +36,6 @@ INSERTS: Final = 2
 _CLASSES: Final = {Kind.DELETE: DELETES, Kind.UPDATE: UPDATES, Kind.INSERT: INSERTS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamps:
-    """The timestamps of one table's changes, parallel to TableChanges."""
-
-    commit_ts: Words
-    start_ts: Words
-
-
 class RowEvents:
     """Converts changes to events. Caches the tables of codecs it has seen. Not safe for use by several threads.
 
@@ -59,14 +50,11 @@ class RowEvents:
         self._tables = CompiledTables[tuple[Layout, Table, Selection]]()
 
     def of(self, segment: ChangeSegment) -> list[RowChanges]:
-        return self.of_changes(segment.changes)
-
-    def of_changes(self, changes: Sequence[Changes]) -> list[RowChanges]:
         """Convert changes to events. `order` of the result is the position of each event among all events; it ascends
         in each RowChanges. Events of one transaction and table have the same `start_ts` and `commit_ts`."""
-        transactions = _transactions(changes)
+        transactions = _transactions(segment.changes)
         groups: dict[int, list[tuple[Changes, Ints]]] = {}
-        for one, numbers in zip(changes, transactions, strict=True):
+        for one, numbers in zip(segment.changes, transactions, strict=True):
             groups.setdefault(id(one.codec.layout), []).append((one, numbers))
         return [events for group in groups.values() for events in self._table_events(group)]
 
@@ -91,7 +79,7 @@ class RowEvents:
 
     def _table_events(self, group: Sequence[tuple[Changes, Ints]]) -> Iterable[RowChanges]:
         _, table, selection = self._known(group[0][0].codec)
-        changes, stamps = _gathered(group)
+        changes = _gathered(group)
         if not table.handle:
             events = unmerged(changes)
         else:
@@ -101,7 +89,7 @@ class RowEvents:
             # The columns, besides those of the handle key, whose update becomes a delete and an insert.
             unique = [at for at, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
             events = _split(events, changes, unique)
-        yield from _made(selection, events, changes, stamps)
+        yield from _made(selection, events, changes)
 
 
 def _transactions(changes: Sequence[Changes]) -> list[Ints]:
@@ -123,7 +111,7 @@ def _transactions(changes: Sequence[Changes]) -> list[Ints]:
     return [numbers[one.order] for one in changes]
 
 
-def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Stamps]:
+def _gathered(group: Sequence[tuple[Changes, Ints]]) -> TableChanges:
     ordered = sorted(group, key=lambda pair: pair[0].kind)  # INSERT, UPDATE, DELETE
     counts = {kind: sum(len(one) for one, _ in ordered if one.kind is kind) for kind in Kind}
     column_types = ordered[0][0].column_types
@@ -135,19 +123,17 @@ def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Sta
             for at, column_type in enumerate(column_types)
         )
 
-    changes = TableChanges(
+    return TableChanges(
         counts[Kind.INSERT],
         counts[Kind.UPDATE],
         counts[Kind.DELETE],
         np.concatenate([numbers for _, numbers in ordered]),
         np.concatenate([one.order for one, _ in ordered]),
+        np.concatenate([one.commit_ts for one, _ in ordered]),
+        np.concatenate([one.start_ts for one, _ in ordered]),
         columns(one.old for one, _ in ordered),
         columns(one.new for one, _ in ordered),
     )
-    stamps = _Stamps(
-        np.concatenate([one.commit_ts for one, _ in ordered]), np.concatenate([one.start_ts for one, _ in ordered])
-    )
-    return changes, stamps
 
 
 def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Events:
@@ -162,7 +148,7 @@ def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Even
     return Events(np.concatenate([removing, np.full(len(split), -1)]), np.concatenate([adding, events.adding[split]]))
 
 
-def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _Stamps) -> Iterable[RowChanges]:
+def _made(selection: Selection, events: Events, changes: TableChanges) -> Iterable[RowChanges]:
     table, all_old, all_new = selection.table, selection.of(changes.old), selection.of(changes.new)
     removes, adds = events.removing >= 0, events.adding >= 0
     for kind, chosen in ((Kind.DELETE, removes & ~adds), (Kind.UPDATE, removes & adds), (Kind.INSERT, adds & ~removes)):
@@ -178,7 +164,7 @@ def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _
             order, removing, adding, last = order[by_order], removing[by_order], adding[by_order], last[by_order]
         old = None if kind is Kind.INSERT else _take_images(all_old, changes.old_at[removing])
         new = None if kind is Kind.DELETE else _take_images(all_new, changes.new_at[adding])
-        yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
+        yield RowChanges(table, kind, changes.commit_ts[last], changes.start_ts[last], order, old, new)
 
 
 def _take_images(columns: Columns, indexes: Ints) -> Columns:

@@ -9,6 +9,7 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 
+from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
 from drainer.protocol.table import ColumnFlag
 from tests.golden.vector_files import Vector, only
@@ -51,7 +52,7 @@ def check_split(vector: Vector) -> None:
         (events,) = only(vector["input"], "events")
         assert events == ["empty (no columns, no pre columns)", "nil"], f"no events this check can read: {events}"
         assert _sent(_table([{"name": "a", "flag": 11}]), []) == expected
-        assert RowEvents().of_changes([]) == expected
+        assert RowEvents().of(ChangeSegment(0, 1, (), 0, 0)) == expected
         return
     columns, old, new = only(vector["input"], "columns pre new")
     info = _table(columns)

@@ -8,7 +8,7 @@ from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.protocol.debezium.schema import Document, fields_of, source_schema
+from drainer.protocol.debezium.schema import NEVER_UNSIGNED, Document, fields_of, source_schema
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.table import Table, default_length
 
@@ -39,7 +39,6 @@ _JDBC: Final = {
 }
 _STRINGS: Final = {Tp.STRING: (1, -2), Tp.VARCHAR: (12, -3), Tp.VAR_STRING: (12, -3)}  # text, binary
 _OTHER_STRINGS: Final = (12, 2004)
-_ALONE: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
 _WITH_CHARSET: Final = frozenset(
     {
         Tp.STRING,
@@ -154,7 +153,7 @@ def _length(kind: FieldType) -> int | None:
 def _names(kind: FieldType) -> tuple[str, str]:
     """Return (typeExpression, typeName)."""
     name = kind.mysql_name.upper()
-    if kind.tp in _ALONE:
+    if kind.tp in NEVER_UNSIGNED:
         return name, name
     suffix = " UNSIGNED ZEROFILL" if kind.flag & Flag.ZEROFILL else " UNSIGNED" if kind.is_unsigned else ""
     size = f"({max(kind.flen, 22)},{kind.decimal})" if kind.tp is Tp.DOUBLE and kind.decimal > 0 else ""

@@ -76,8 +76,8 @@ def _shown(column_type: ColumnType, decoded_value: int, options: ProtocolOptions
 Document = dict[str, object]
 
 _NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9_.]")
-# TiCDC's TypeToStr adds nothing to these types in tidb_type.
-_NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
+# TiCDC adds nothing to the names of these types, neither in tidb_type (TypeToStr) nor in DDLs.
+NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
 
 
 def schema_name(namespace: str, schema: str, table: str) -> str:
@@ -183,7 +183,7 @@ def field_schema(column: Column, options: ProtocolOptions) -> Document:
 
 
 def tidb_type(kind: FieldType) -> str:
-    unsigned = kind.is_unsigned and kind.tp not in _NEVER_UNSIGNED
+    unsigned = kind.is_unsigned and kind.tp not in NEVER_UNSIGNED
     return kind.mysql_name + (" unsigned" if unsigned else "")
 
 

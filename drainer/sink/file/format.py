@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from drainer.sink.file.files import Current, Notes
 
 # A slot, parts of bytes that follow one another in one file, and how many bytes they have.
 Put = Callable[[int, Iterable[bytes], int], None]
+Add = Callable[[ChangeSegment], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +46,6 @@ def table_of(step: Ddl) -> tuple[str, str]:
     """Return (database, table) under which a DDL is filed: the first table that it touches, or (database, "") for a DDL
     on a database."""
     return next(iter(step.touched_names), (step.schema, ""))
-
-
-class RecordWriter:
-    """Turns the changes of one step into bytes of files. `add` writes the changes of a segment. Segments are passed in
-    upstream's order; a large transaction may be in several."""
-
-    def __init__(self, add: Callable[[ChangeSegment], None]) -> None:
-        self.add = add
-
-    def finish(self) -> None:
-        """Write the data that is held back. Called after the last segment."""
-
-    def abandon(self) -> None:
-        """Discard the data that is held back; what was written is discarded, too. May be called after `finish`."""
 
 
 class FileFormat(ABC):
@@ -90,8 +78,10 @@ class FileFormat(ABC):
         """Return what is stored with the position, as JSON."""
 
     @abstractmethod
-    def writer(self, scratch: Path, put: Put) -> RecordWriter:
-        """Return a writer that passes bytes to `put`. `scratch`: a directory for unnamed temporary files."""
+    def writer(self, scratch: Path, put: Put) -> AbstractContextManager[Add]:
+        """Return the context of a function that turns the segments of one step into bytes, which it passes to `put`.
+        Segments are passed in upstream's order; a large transaction may be in several. What is held back is written at
+        the context's end, or discarded after an error. `scratch`: a directory for unnamed temporary files."""
 
     @abstractmethod
     def ddl(self, step: Ddl, place: int, put: Put) -> None:

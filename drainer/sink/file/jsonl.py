@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.sink.file.files import Current, Notes, Rotation
-from drainer.sink.file.format import ByTable, FileFormat, Put, RecordWriter, slot_of_table, table_of
+from drainer.sink.file.format import Add, ByTable, FileFormat, Put, slot_of_table, table_of
 from drainer.sink.file.lines import ddl_line, lines_by_slot
 from drainer.sink.file.section import JsonlSection
 from drainer.sink.file.sink import FileSink
@@ -57,13 +58,13 @@ class JsonlFormat(FileFormat):
         current = {str(slot): [found.number, found.length] for slot, found in sorted(notes.current.items())}
         return {"current": current, "renames": [list(pair) for pair in notes.renames], "ddls": list(notes.ddls)}
 
-    def writer(self, scratch: Path, put: Put) -> RecordWriter:
+    def writer(self, scratch: Path, put: Put) -> AbstractContextManager[Add]:
         def add(segment: ChangeSegment) -> None:
             for slot, lines in lines_by_slot(segment, self.slotting).items():
                 data = b"".join(lines)
                 put(slot, (data,), len(data))
 
-        return RecordWriter(add)
+        return nullcontext(add)
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
         line = ddl_line(step, place)

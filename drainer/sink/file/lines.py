@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from binlog.errors import DecodeError
 from binlog.tidb.types import FieldType
 
 from drainer.changes.change_segment import ChangeSegment
@@ -16,6 +15,7 @@ from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
 from drainer.changes.texts import text_of
+from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import enum_name, set_names
 from drainer.schema.steps import Ddl
@@ -27,7 +27,7 @@ Text = Callable[[Any], str]  # of a decoded value that is not NULL: its JSON
 
 
 def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
-    """The lines of each slot that has any, in upstream's order. Raises DecodeError naming table and commit_ts."""
+    """The lines of each slot that has any, in upstream's order. Raises EncodeError naming column and commit_ts."""
     made = [_lines(changes) for changes in segment.changes]
     slots = [slotting.slots_of(changes, slotting.count)[0].tolist() for changes in segment.changes]
     found: dict[int, list[bytes]] = {}
@@ -45,8 +45,13 @@ def lines_in_order(segment: ChangeSegment) -> Iterator[bytes]:
 
 def ddl_line(step: Ddl, place: int) -> bytes:
     """`place`: the number of earlier DDLs with the same commit_ts; DDLs that run early share a commit_ts."""
+    return (json.dumps(ddl_row(step, place)) + "\n").encode()
+
+
+def ddl_row(step: Ddl, place: int) -> dict[str, object]:
+    """Return what files have of a DDL."""
     schema, table = table_of(step)
-    line = {
+    return {
         "commit_ts": step.commit_ts,
         "start_ts": step.job.start_ts,
         "place": place,
@@ -58,7 +63,6 @@ def ddl_line(step: Ddl, place: int) -> bytes:
         "query": step.query,
         "sql": list(step.sql),
     }
-    return (json.dumps(line) + "\n").encode()
 
 
 def _lines(changes: Changes) -> list[bytes]:
@@ -80,13 +84,8 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
     names = [json.dumps(name) for name in changes.shape.columns]
     values = []
     for name, form, column in zip(changes.shape.columns, changes.column_types, columns, strict=True):
-        try:
-            values.append(texts_of(form, column))
-        except DecodeError as error:
-            name_of = f"{changes.shape.schema}.{changes.shape.table}.{name}"
-            first, last = int(changes.commit_ts.min()), int(changes.commit_ts.max())
-            what = f"column {name_of} of rows with commit_ts {first} to {last}: {error.what}"
-            raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+        where = f"column `{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
+        values.append(converted(where, changes.commit_ts, partial(texts_of, form), column))
     return ["{" + ",".join(map("{}:{}".format, names, row)) + "}" for row in zip(*values, strict=True)]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,8 @@ from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.schema.steps import Ddl
-from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record, table_of
+from drainer.sink.file.format import Add, Put, RecordFiles, put_record
+from drainer.sink.file.lines import ddl_row
 
 # Columns of decoded values (row/column_type.py) as readers of Parquet know them. Pure.
 #
@@ -157,26 +159,15 @@ class ParquetFormat(RecordFiles):
     def files_directory(self, directory: Path) -> Path:
         return directory / "stage"
 
-    def writer(self, scratch: Path, put: Put) -> RecordWriter:
+    def writer(self, scratch: Path, put: Put) -> AbstractContextManager[Add]:
         def add(segment: ChangeSegment) -> None:
             for table in tables_of(segment):
                 _put_table(put, table)
 
-        return RecordWriter(add)
+        return nullcontext(add)
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
-        schema, table = table_of(step)
-        row = {
-            "commit_ts": step.commit_ts,
-            "start_ts": step.job.start_ts,
-            "job_id": step.job.id,
-            "schema": schema,
-            "table": table,
-            "query": step.query,
-            "sql": list(step.sql),
-            "early": step.early,
-        }
-        _put_table(put, pa.Table.from_pylist([row], DDL_SCHEMA))
+        _put_table(put, pa.Table.from_pylist([ddl_row(step, place)], DDL_SCHEMA))
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         name = parse_name(file.name)

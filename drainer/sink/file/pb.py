@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import tzinfo
 from itertools import chain, pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, re
 from drainer.protocol.pb_file.records import compressed_name, parse_name
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record
+from drainer.sink.file.format import Add, Put, RecordFiles, put_record
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20
@@ -43,8 +43,14 @@ class PbFormat(RecordFiles):
         self._compresses = compresses
         self._held_bytes_max = held_bytes_max
 
-    def writer(self, scratch: Path, put: Put) -> TransactionWriter:
-        return TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
+    @contextmanager
+    def writer(self, scratch: Path, put: Put) -> Iterator[Add]:
+        writer = TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
+        try:
+            yield writer.add
+            writer.finish()
+        finally:
+            writer.abandon()
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
         """Write the statements that would run downstream. If there are none, write upstream's text, unless an
@@ -102,12 +108,11 @@ def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
     return True
 
 
-class TransactionWriter(RecordWriter):
+class TransactionWriter:
     """A transaction is written when the next one begins, so that a transaction in several
     segments becomes one record."""
 
     def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:
-        super().__init__(self._take)
         self._scratch = scratch
         self._put = put
         self._zone = zone
@@ -118,10 +123,10 @@ class TransactionWriter(RecordWriter):
         self._spilled: IO[bytes] | None = None
         self._spilled_bytes = 0
 
-    def _take(self, segment: ChangeSegment) -> None:
+    def add(self, segment: ChangeSegment) -> None:
         for which, events in transactions(segment, self._zone):
             if which != self._which or which[0] == which[1]:  # rows of a first load are no transaction
-                self._give()
+                self.finish()
                 self._which = which
             self._held += events
             self._held_bytes += sum(map(len, events))
@@ -129,22 +134,7 @@ class TransactionWriter(RecordWriter):
                 self._spill()
 
     def finish(self) -> None:
-        self._give()
-
-    def abandon(self) -> None:
-        if self._spilled is not None:
-            with suppress(OSError):  # data that a full disk did not accept is not needed
-                self._spilled.close()
-        self._which, self._held, self._held_bytes, self._spilled, self._spilled_bytes = None, [], 0, None, 0
-
-    def _spill(self) -> None:
-        if self._spilled is None:
-            self._spilled = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115  open until `abandon`
-        self._spilled.writelines(self._held)
-        self._spilled_bytes += self._held_bytes
-        self._held, self._held_bytes = [], 0
-
-    def _give(self) -> None:
+        """Write the data that is held back."""
         if self._which is None:
             return
         length = self._spilled_bytes + self._held_bytes
@@ -157,6 +147,20 @@ class TransactionWriter(RecordWriter):
         parts = chain((before,), self._spilled_parts(), self._held)
         put_record(self._put, parts, len(before) + length)
         self.abandon()
+
+    def abandon(self) -> None:
+        """Discard the data that is held back. May be called after `finish`."""
+        if self._spilled is not None:
+            with suppress(OSError):  # data that a full disk did not accept is not needed
+                self._spilled.close()
+        self._which, self._held, self._held_bytes, self._spilled, self._spilled_bytes = None, [], 0, None, 0
+
+    def _spill(self) -> None:
+        if self._spilled is None:
+            self._spilled = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115  open until `abandon`
+        self._spilled.writelines(self._held)
+        self._spilled_bytes += self._held_bytes
+        self._held, self._held_bytes = [], 0
 
     def _spilled_parts(self) -> Iterator[bytes]:
         if self._spilled is not None:

@@ -140,15 +140,12 @@ class FileSink:
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
         self._check(pieces.after_ts, pieces.until_ts)
         with self._appender() as appender:
-            writer = self._format.writer(self._files.directory, appender.put)
             try:
-                for segment in pieces.works():
-                    writer.add(segment)
-                writer.finish()
+                with self._format.writer(self._files.directory, appender.put) as add:
+                    for segment in pieces.works():
+                        add(segment)
             except OSError as error:
                 raise self._down(error) from error
-            finally:
-                writer.abandon()
             notes = replace(self._notes, current=appender.finish())
         self._record(notes, pieces.after_ts, pieces.until_ts, schema_version, loaded=pieces.loaded)
 

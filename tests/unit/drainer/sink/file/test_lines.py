@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
+from drainer.protocol.errors import EncodeError
 from drainer.row.column_type import ColumnType, TypeClass, type_class_of
 from drainer.row.text import enum_name, set_names
 from drainer.schema.steps import Ddl, Located, TableChange
@@ -167,7 +168,7 @@ def test_invalid_value_is_reported_with_column_and_commit_ts() -> None:
     with pytest.raises(DecodeError):
         texts_of(ColumnType.of(kind_of(Tp.JSON)), pa.array([b"\x99\x00"], pa.binary()))
     info = table([("id", INT), ("c", kind_of(Tp.DOUBLE, decimal=-1))], handle="id")
-    with pytest.raises(DecodeError, match=rf"column db.t.c of rows with commit_ts {BEGIN_TS}"):
+    with pytest.raises(EncodeError, match=rf"column `db`\.`t`\.`c` at commit_ts {BEGIN_TS}: "):
         written(info, {1: 1, 2: float("inf")})
 
 

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from binlog.runtime.fields import Section
 from binlog.tidb.table import IndexInfo, TableInfo
+from pydantic import Field
 
 from drainer.changes.decode import Columns
 from drainer.dispatch import DispatchConfigError, DispatchError
@@ -55,13 +57,14 @@ def _name(text: str, named: str) -> tuple[Name, ...]:
     return (name,)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorRule:
-    """A selector in the configuration, with TiCDC's names. `matcher`: patterns of tables (schema/filter.py); `columns`:
-    patterns of the columns to keep (above)."""
+class SelectorRule(Section):
+    """`[[syncer.to.column-selectors]]`: the first selector whose patterns match a table applies to it. A table that
+    no selector matches has all columns."""
 
-    matcher: tuple[str, ...]
-    columns: tuple[str, ...]
+    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
+    columns: tuple[str, ...] = Field(
+        description="patterns of the columns that messages have: name, c*, c? or !name; the last that matches counts"
+    )
 
 
 @dataclass(frozen=True, slots=True)

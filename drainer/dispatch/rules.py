@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from binlog.runtime.fields import Section
+from pydantic import Field
+
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
 from drainer.protocol.table import Table
@@ -97,18 +100,15 @@ _NAMES: Final = {"": Method.TABLE, "default": Method.TABLE, "rowid": Method.INDE
 _METHODS: Final[Mapping[str, Method]] = _NAMES | {method.value: method for method in Method}
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchRule:
-    """A rule in the configuration, with TiCDC's names. `matcher`: patterns of tables (schema/filter.py). `partition`:
-    how a partition is chosen; `dispatcher` is its older name. `topic`: an expression (topic.py), "" for the default
-    topic. `index`: the unique index for `index-value`, "" for the handle key. `columns`: the columns for `columns`."""
+class DispatchRule(Section):
+    """`[[syncer.to.dispatchers]]`: the first rule whose patterns match a table applies to it."""
 
-    matcher: tuple[str, ...]
-    partition: str = ""
-    dispatcher: str = ""
-    topic: str = ""
-    index: str = ""
-    columns: tuple[str, ...] = ()
+    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
+    partition: str = Field("", description="default, table, index-value, columns, ts or conflict")
+    dispatcher: str = Field("", description="older name of `partition`")
+    topic: str = Field("", description="an expression such as {schema}_{table}; empty: the topic of the destination")
+    index: str = Field("", description="for index-value: the unique index; empty: the handle key")
+    columns: tuple[str, ...] = Field((), description="for columns: their names")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def selectors_of(steps: Sequence[Step]) -> ColumnSelectors:
     for name, columns in dropped.items():
         quoted = ".".join(f"`{part}`" for part in name.split("."))
         gone = [f"!`{column}`" for column in sorted(columns - keyed[name])]
-        rules.append(SelectorRule((quoted,), ("*", *gone)))
+        rules.append(SelectorRule(matcher=(quoted,), columns=("*", *gone)))
     return ColumnSelectors.parse(rules)
 
 

@@ -47,11 +47,11 @@ pytestmark = pytest.mark.timeout(600)
 PARTITIONS: Final = 5
 RULES: Final[Mapping[str, tuple[DispatchRule, ...]]] = {
     "default": (),
-    "table": (DispatchRule(("*.*",), partition="table", topic="{schema}_{table}"),),
-    "index-value": (DispatchRule(("*.*",), partition="index-value"),),
-    "index-value by topics": (DispatchRule(("*.*",), partition="index-value", topic="{schema}.{table}"),),
-    "ts": (DispatchRule(("*.*",), partition="ts"),),
-    "conflict": (DispatchRule(("*.*",), partition="conflict"),),
+    "table": (DispatchRule(matcher=("*.*",), partition="table", topic="{schema}_{table}"),),
+    "index-value": (DispatchRule(matcher=("*.*",), partition="index-value"),),
+    "index-value by topics": (DispatchRule(matcher=("*.*",), partition="index-value", topic="{schema}.{table}"),),
+    "ts": (DispatchRule(matcher=("*.*",), partition="ts"),),
+    "conflict": (DispatchRule(matcher=("*.*",), partition="conflict"),),
 }
 _CHANGES: Final = {Kind.INSERT: Change.INSERT, Kind.UPDATE: Change.UPDATE, Kind.DELETE: Change.DELETE}
 
@@ -289,7 +289,7 @@ def test_recorded_events_follow_consumer_rules_in_every_protocol(
     with serving(Registry()) as registry:
         uri = {"protocol": protocol, "schema-registry": registry.url, **PROTOCOLS[protocol]}
         options = protocol_options(uri)
-        rules = [DispatchRule(("*.*",), partition="index-value", topic="{schema}.{table}")]
+        rules = [DispatchRule(matcher=("*.*",), partition="index-value", topic="{schema}.{table}")]
         wire = Wire(Router(rules, "all"), make_encoder(options), SchemaRegistry(RegistryAccess(registry.url)))
         wire.meet("all")
         for step in steps_of(capture, directory):

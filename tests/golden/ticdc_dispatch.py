@@ -36,7 +36,7 @@ def _router(rules: list[Vector], default_topic: str) -> Router:
     made = []
     for rule in rules:
         matcher, partition, topic = only(rule, "matcher", "partition topic")
-        made.append(DispatchRule(tuple(matcher), partition=partition or "", topic=topic or ""))
+        made.append(DispatchRule(matcher=tuple(matcher), partition=partition or "", topic=topic or ""))
     return Router(made, default_topic)
 
 
@@ -117,7 +117,7 @@ def partition(vector: Vector) -> None:
     if index:  # its own spelling is another than the rule's
         info = replace(table.info, indexes=(replace(table.info.indexes[0], name=index.lower()),))
         table = replace(table, info=info)
-    configured = DispatchRule(("*.*",), partition=rule, index=index or "", columns=tuple(columns or ()))
+    configured = DispatchRule(matcher=("*.*",), partition=rule, index=index or "", columns=tuple(columns or ()))
     image = [value.encode() if isinstance(value, str) else value for value in values.values()]
     assert _partition(configured, table, image, count, commit_ts or 5) == number
     if groups is None:
@@ -133,7 +133,7 @@ def partition_error(vector: Vector) -> None:
     assert error == "CDC:ErrDispatcherFailed"
     table = make_table("test", "t1", [("col1", LONG), ("col2", LONG)])
     with pytest.raises(DispatchError) as caught:
-        configured = DispatchRule(("*.*",), partition=rule, columns=tuple(columns or ()), index=index or "")
+        configured = DispatchRule(matcher=("*.*",), partition=rule, columns=tuple(columns or ()), index=index or "")
         _partition(configured, table, [1, 2], 16)
     assert words in str(caught.value)
 

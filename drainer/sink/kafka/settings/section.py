@@ -35,27 +35,6 @@ _S = timedelta(seconds=1)
 _IN_KAFKA_CONFIG = in_ticdc_table(KAFKA_CONFIG)
 
 
-class DispatcherSection(Section):
-    """`[[syncer.to.dispatchers]]`: the first rule whose patterns match a table applies to it."""
-
-    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
-    partition: str = Field("", description="default, table, index-value, columns, ts or conflict")
-    dispatcher: str = Field("", description="older name of `partition`")
-    topic: str = Field("", description="an expression such as {schema}_{table}; empty: the topic of the destination")
-    index: str = Field("", description="for index-value: the unique index; empty: the handle key")
-    columns: tuple[str, ...] = Field((), description="for columns: their names")
-
-
-class ColumnSelectorSection(Section):
-    """`[[syncer.to.column-selectors]]`: the first selector whose patterns match a table applies to it. A table that
-    no selector matches has all columns."""
-
-    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
-    columns: tuple[str, ...] = Field(
-        description="patterns of the columns that messages have: name, c*, c? or !name; the last that matches counts"
-    )
-
-
 class OldValueSection(Section):
     """`[syncer.to.open]` and `[syncer.to.debezium]`: tables of TiCDC's file."""
 
@@ -134,8 +113,8 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
     protocol: Annotated[str, AfterValidator(str.lower)] = Field(
         "open-protocol", description=f"message format: {', '.join(PROTOCOLS)}"
     )
-    dispatchers: tuple[DispatcherSection, ...] = Field((), description="which topic and partition rows go to")
-    column_selectors: tuple[ColumnSelectorSection, ...] = Field(
+    dispatchers: tuple[DispatchRule, ...] = Field((), description="which topic and partition rows go to")
+    column_selectors: tuple[SelectorRule, ...] = Field(
         (), description="which columns messages have; a complete primary key or unique key must remain"
     )
     exactly_once: Switch = Field(
@@ -221,12 +200,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
 
     def router(self) -> Router:
         """Raises DispatchConfigError, PatternError."""
-        return Router(
-            [DispatchRule(**one.model_dump()) for one in self.dispatchers],
-            self.topic,
-            protocol=self.protocol,
-            selectors=[SelectorRule(**one.model_dump()) for one in self.column_selectors],
-        )
+        return Router(self.dispatchers, self.topic, protocol=self.protocol, selectors=self.column_selectors)
 
     def warnings(self) -> list[str]:
         given = {name for name in self.model_fields_set if getattr(self, name) != type(self).model_fields[name].default}

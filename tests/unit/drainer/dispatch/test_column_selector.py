@@ -49,7 +49,7 @@ def described(info: TableInfo) -> Table:
 
 
 def selectors(*columns: str, matcher: Sequence[str] = ("*.*",)) -> ColumnSelectors:
-    return ColumnSelectors.parse([SelectorRule(tuple(matcher), columns)])
+    return ColumnSelectors.parse([SelectorRule(matcher=tuple(matcher), columns=columns)])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,11 @@ def test_column_selector_without_columns_is_refused() -> None:
 
 def test_first_selector_matching_table_is_used() -> None:
     read = ColumnSelectors.parse(
-        [SelectorRule(("db.t",), ("a",)), SelectorRule(("*.*", "!db.free"), ("a", "b")), SelectorRule(("*.*",), ("b",))]
+        [
+            SelectorRule(matcher=("db.t",), columns=("a",)),
+            SelectorRule(matcher=("*.*", "!db.free"), columns=("a", "b")),
+            SelectorRule(matcher=("*.*",), columns=("b",)),
+        ]
     )
     columns = [("a", INT), ("b", INT), ("c", INT)]
 
@@ -205,8 +209,12 @@ def test_table_whose_selected_columns_hold_no_whole_key_is_refused(
     ],
 )
 def test_column_named_by_dispatch_rule_must_be_selected(rule: dict[str, object], words: str) -> None:
-    rules = [DispatchRule(("*.*",), **rule)]  # type: ignore[arg-type]
-    chosen = [SelectorRule(("*.*",), ("a", "d", "k") if rule.get("index") == "primary" else ("a", "b", "d", "k"))]
+    rules = [DispatchRule(matcher=("*.*",), **rule)]  # type: ignore[arg-type]
+    chosen = [
+        SelectorRule(
+            matcher=("*.*",), columns=("a", "d", "k") if rule.get("index") == "primary" else ("a", "b", "d", "k")
+        )
+    ]
     router = Router(rules, "all", selectors=chosen)
     info = table([*COLUMNS, ("k", not_null(INT))], unique={**PRIMARY, "k": ["k"]})
     with pytest.raises(DispatchError) as refused:
@@ -243,12 +251,12 @@ def test_events_of_selected_columns_equal_those_of_the_whole_table_cut(
 
 
 RULES = {
-    "default": DispatchRule(("*.*",)),
-    "index-value": DispatchRule(("*.*",), partition="index-value"),
-    "columns": DispatchRule(("*.*",), partition="columns", columns=("u",)),
-    "v": DispatchRule(("*.*",), partition="columns", columns=("v",)),
-    "index": DispatchRule(("*.*",), partition="index-value", index="u"),
-    "conflict": DispatchRule(("*.*",), partition="conflict"),
+    "default": DispatchRule(matcher=("*.*",)),
+    "index-value": DispatchRule(matcher=("*.*",), partition="index-value"),
+    "columns": DispatchRule(matcher=("*.*",), partition="columns", columns=("u",)),
+    "v": DispatchRule(matcher=("*.*",), partition="columns", columns=("v",)),
+    "index": DispatchRule(matcher=("*.*",), partition="index-value", index="u"),
+    "conflict": DispatchRule(matcher=("*.*",), partition="conflict"),
 }
 
 
@@ -258,7 +266,7 @@ def test_partition_is_computed_from_selected_columns() -> None:
     narrow = table(columns[1:2], unique={"k": ["k"]})
     steps: list[tuple[TableInfo, Step]] = [(whole, ("insert", {}, {1: n, 2: n + 100, 3: b"x"})) for n in range(20)]
     segment = segment_of([whole], [transaction(steps, commit_ts=9, start_ts=1)])
-    router = Router([RULES["index-value"]], "all", selectors=[SelectorRule(("*.*",), ("k",))])
+    router = Router([RULES["index-value"]], "all", selectors=[SelectorRule(matcher=("*.*",), columns=("k",))])
     to = Dispatcher(router, {"all": 7}, UTC)
     (routes,) = to.routes(RowEvents(selectors=router.selectors).of(segment))
     assert [one.name for one in routes.changes.table.columns] == ["k"]
@@ -274,7 +282,7 @@ def test_split_update_is_in_delete_and_insert_classes() -> None:
     info = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"u": ["u"]})
     steps: list[Step] = [("update", {1: n, 2: n, 3: n}, {1: n, 2: n, 3: n + 50}) for n in range(30)]
     segment = segment_of([info], [transaction([(info, one) for one in steps], commit_ts=9, start_ts=1)])
-    router = Router([RULES["v"]], "all", selectors=[SelectorRule(("*.*",), ("u", "v"))])
+    router = Router([RULES["v"]], "all", selectors=[SelectorRule(matcher=("*.*",), columns=("u", "v"))])
     routes = Dispatcher(router, {"all": 3}, UTC).routes(RowEvents(selectors=router.selectors).of(segment))
     wanted = {Kind.DELETE: DELETES, Kind.UPDATE: UPDATES, Kind.INSERT: INSERTS}
     assert {one.changes.kind for one in routes} == wanted.keys()
@@ -292,7 +300,7 @@ def test_conflict_dispatch_ignores_unique_keys_of_unselected_columns() -> None:
     segment = segment_of([info], payloads)
 
     def places(*columns: str) -> set[int]:
-        router = Router([RULES["conflict"]], "all", selectors=[SelectorRule(("*.*",), columns)])
+        router = Router([RULES["conflict"]], "all", selectors=[SelectorRule(matcher=("*.*",), columns=columns)])
         routes = Dispatcher(router, {"all": 1000}, UTC).routes(RowEvents(selectors=router.selectors).of(segment))
         return {number for one in routes for number in one.partitions.tolist()}
 
@@ -340,7 +348,7 @@ def ddl_to(info: TableInfo) -> Ddl:
 
 def test_ddl_whose_table_does_not_fit_its_selector_is_refused_before_publication() -> None:
     """The error names job, statement, table, selector and what is missing; a dropped table is no matter."""
-    router = Router([], "all", selectors=[SelectorRule(("*.*",), ("id", "v"))])
+    router = Router([], "all", selectors=[SelectorRule(matcher=("*.*",), columns=("id", "v"))])
     check_ddl(ddl_to(table([("id", INT), ("v", INT), ("w", INT)], handle="id")), router)
     broken = ddl_to(table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]}))
     with pytest.raises(DispatchError) as refused:
@@ -357,7 +365,7 @@ def test_ddl_whose_table_does_not_fit_its_selector_is_refused_before_publication
 @pytest.mark.parametrize("rule", ["columns", "index", "default"])
 def test_view_or_sequence_ddl_is_published_whatever_its_columns(kind: str, rule: str) -> None:
     """It has no rows, so no selector and no rule must fit it."""
-    router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), ("id", "u"))])
+    router = Router([RULES[rule]], "all", selectors=[SelectorRule(matcher=("*.*",), columns=("id", "u"))])
     info = table([("total", INT)] if kind == "view" else [], name="v")
     check_ddl(ddl_to(replace(info, rest={kind: {}})), router)
     with pytest.raises(DispatchError, match=r"`db`\.`v`"):
@@ -366,7 +374,14 @@ def test_view_or_sequence_ddl_is_published_whatever_its_columns(kind: str, rule:
 
 def test_intermediate_name_of_rename_need_not_fit_its_selector() -> None:
     """RENAME TABLE a TO tmp, b TO a, tmp TO b: no row is ever of tmp, or of a table that is not there behind it."""
-    router = Router([], "all", selectors=[SelectorRule(("db.tmp",), ("nosuch",)), SelectorRule(("*.*",), ("id",))])
+    router = Router(
+        [],
+        "all",
+        selectors=[
+            SelectorRule(matcher=("db.tmp",), columns=("nosuch",)),
+            SelectorRule(matcher=("*.*",), columns=("id",)),
+        ],
+    )
     a, b = (
         table([("id", INT), ("v", INT)], handle="id", table_id=number, name=name)
         for number, name in ((1, "a"), (2, "b"))

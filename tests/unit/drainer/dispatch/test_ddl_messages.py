@@ -15,7 +15,7 @@ from drainer.protocol.encoder import DdlScope
 from drainer.schema.steps import Ddl, Located, TableChange
 from tests.support.row_case import INT, table
 
-ROUTER = Router([DispatchRule(("shop.*",), topic="{schema}_{table}")], "all")
+ROUTER = Router([DispatchRule(matcher=("shop.*",), topic="{schema}_{table}")], "all")
 
 
 def located(name: str, *, schema: str = "shop", number: int = 100) -> Located:

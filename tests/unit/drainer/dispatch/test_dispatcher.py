@@ -49,14 +49,14 @@ from tests.unit.drainer.dispatch.histories import (
 from tests.unit.drainer.dispatch.test_partition import INT
 
 RULES = {
-    "table": DispatchRule(("*.*",), partition="table"),
-    "index-value": DispatchRule(("*.*",), partition="index-value"),
-    "index u": DispatchRule(("*.*",), partition="index-value", index="u"),
-    "columns": DispatchRule(("*.*",), partition="columns", columns=("v",)),
-    "both": DispatchRule(("*.*",), partition="columns", columns=("b", "v"), topic="{schema}-{table}"),
-    "ts": DispatchRule(("*.*",), partition="ts"),
-    "conflict": DispatchRule(("*.*",), partition="conflict"),
-    "conflict beside another": DispatchRule(("*.t",), partition="conflict"),
+    "table": DispatchRule(matcher=("*.*",), partition="table"),
+    "index-value": DispatchRule(matcher=("*.*",), partition="index-value"),
+    "index u": DispatchRule(matcher=("*.*",), partition="index-value", index="u"),
+    "columns": DispatchRule(matcher=("*.*",), partition="columns", columns=("v",)),
+    "both": DispatchRule(matcher=("*.*",), partition="columns", columns=("b", "v"), topic="{schema}-{table}"),
+    "ts": DispatchRule(matcher=("*.*",), partition="ts"),
+    "conflict": DispatchRule(matcher=("*.*",), partition="conflict"),
+    "conflict beside another": DispatchRule(matcher=("*.t",), partition="conflict"),
 }
 PARTITIONS = 3
 Written = dict[tuple[str, int], list[tuple[int, int, Event]]]  # (topic, partition) → (order, commit_ts, event)
@@ -78,7 +78,7 @@ def selected(draw: st.DrawFn, rules: Iterable[str] = RULES) -> tuple[tuple[str, 
     rule = draw(st.sampled_from(sorted(rules)))
     some = [one for one in CHOICES if {*NAMED.get(rule, "")} <= {*one}]
     chosen = draw(st.sampled_from([("a", "b", "u", "v"), *some]))
-    to = dispatcher(rule, selectors=[SelectorRule(("*.*",), chosen)])
+    to = dispatcher(rule, selectors=[SelectorRule(matcher=("*.*",), columns=chosen)])
     return chosen, to, RowEvents(selectors=to.router.selectors)
 
 
@@ -244,7 +244,7 @@ def test_long_chain_is_one_component() -> None:
 
 def test_update_that_changes_partition_is_split() -> None:
     table = make_table("db", "t", [("id", INT), ("v", INT)], primary=["id"])
-    rule = Router([DispatchRule(("*.*",), partition="columns", columns=("v",))], "all")
+    rule = Router([DispatchRule(matcher=("*.*",), partition="columns", columns=("v",))], "all")
     values = [0, 1, 2, 3, 4]
     moved = make_changes(table, Kind.UPDATE, old=[[n, n] for n in values], new=[[n, 0] for n in values])
     found = Dispatcher(rule, {"all": 2}, UTC).routes([moved])
@@ -290,10 +290,10 @@ def test_spread_slots_equal_slotting_version_3() -> None:
 def test_topic_with_conflict_dispatch_is_in_one_slot() -> None:
     """With the other tables that go there, of which nothing but the topic is known."""
     rules = [
-        DispatchRule(("a.*",), partition="conflict", topic="{schema}_x_{table}"),
-        DispatchRule(("b.*",), partition="index-value", topic="a_x_t"),
-        DispatchRule(("c.*",), partition="index-value", topic="a_y_t"),
-        DispatchRule(("d.*",), partition="conflict", topic="one"),
+        DispatchRule(matcher=("a.*",), partition="conflict", topic="{schema}_x_{table}"),
+        DispatchRule(matcher=("b.*",), partition="index-value", topic="a_x_t"),
+        DispatchRule(matcher=("c.*",), partition="index-value", topic="a_y_t"),
+        DispatchRule(matcher=("d.*",), partition="conflict", topic="one"),
     ]
     router = Router(rules, "all")
     to = Dispatcher(router, dict.fromkeys(["a_x_t", "a_y_t", "one", "once", "all", "_"], 4), UTC)

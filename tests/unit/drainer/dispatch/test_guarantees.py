@@ -48,14 +48,14 @@ TABLE: Final = {
     "conflict": (IN_A_RANGE, IN_A_RANGE, NO, IN_A_RANGE, EVEN),
 }
 RULES: Final = {
-    "default": DispatchRule(("*.*",)),
-    "table": DispatchRule(("*.*",), partition="table"),
-    "index-value": DispatchRule(("*.*",), partition="index-value"),
-    "rowid": DispatchRule(("*.*",), partition="rowid"),
-    "index-value with index": DispatchRule(("*.*",), partition="index-value", index="u"),
-    "columns": DispatchRule(("*.*",), partition="columns", columns=("v",)),
-    "ts": DispatchRule(("*.*",), partition="ts"),
-    "conflict": DispatchRule(("*.*",), partition="conflict"),
+    "default": DispatchRule(matcher=("*.*",)),
+    "table": DispatchRule(matcher=("*.*",), partition="table"),
+    "index-value": DispatchRule(matcher=("*.*",), partition="index-value"),
+    "rowid": DispatchRule(matcher=("*.*",), partition="rowid"),
+    "index-value with index": DispatchRule(matcher=("*.*",), partition="index-value", index="u"),
+    "columns": DispatchRule(matcher=("*.*",), partition="columns", columns=("v",)),
+    "ts": DispatchRule(matcher=("*.*",), partition="ts"),
+    "conflict": DispatchRule(matcher=("*.*",), partition="conflict"),
 }
 NAMED: Final = {"index-value with index": 2, "columns": 3}  # the index of the column that the rule names
 CELLS: Final = [

@@ -20,8 +20,8 @@ INT = FieldType(Tp.LONG, flen=11, decimal=0)
 def test_first_matching_rule_decides_topic_and_partition() -> None:
     router = Router(
         [
-            DispatchRule(("a.*",), partition="ts"),
-            DispatchRule(("a.t", "b.*"), partition="index-value", topic="{schema}_{table}"),
+            DispatchRule(matcher=("a.*",), partition="ts"),
+            DispatchRule(matcher=("a.t", "b.*"), partition="index-value", topic="{schema}_{table}"),
         ],
         "all",
     )
@@ -33,7 +33,9 @@ def test_first_matching_rule_decides_topic_and_partition() -> None:
 
 
 def test_unknown_partition_method_is_warned_of_and_goes_by_table() -> None:
-    router = Router([DispatchRule(("*.*",), partition="even"), DispatchRule(("*.*",), dispatcher="rowid")], "t")
+    router = Router(
+        [DispatchRule(matcher=("*.*",), partition="even"), DispatchRule(matcher=("*.*",), dispatcher="rowid")], "t"
+    )
     assert [rule.method for rule in router.rules] == [Method.TABLE, Method.INDEX_VALUE, Method.TABLE]
     assert [("'even'" in one, "'rowid'" in one) for one in router.warnings] == [(True, False), (False, True)]
 
@@ -41,12 +43,12 @@ def test_unknown_partition_method_is_warned_of_and_goes_by_table() -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (DispatchRule(("a.b",), partition="ts", dispatcher="ts"), "one setting"),
-        (DispatchRule(("a.b",), partition="columns"), "none are given"),
-        (DispatchRule(("a.b",), partition="ts", columns=("x",)), "columns are given"),
-        (DispatchRule(("a.b",), partition="table", index="k"), "an index is given"),
-        (DispatchRule((), partition="ts"), "no matcher"),
-        (DispatchRule(("a.b",), topic="{table}_{schema}"), "{table}_{schema}"),
+        (DispatchRule(matcher=("a.b",), partition="ts", dispatcher="ts"), "one setting"),
+        (DispatchRule(matcher=("a.b",), partition="columns"), "none are given"),
+        (DispatchRule(matcher=("a.b",), partition="ts", columns=("x",)), "columns are given"),
+        (DispatchRule(matcher=("a.b",), partition="table", index="k"), "an index is given"),
+        (DispatchRule(matcher=(), partition="ts"), "no matcher"),
+        (DispatchRule(matcher=("a.b",), topic="{table}_{schema}"), "{table}_{schema}"),
     ],
 )
 def test_contradictory_dispatch_rule_is_refused(rule: DispatchRule, said: str) -> None:
@@ -78,7 +80,7 @@ def some_table() -> Table:
 
 def test_dispatch_rule_resolves_its_column_indexes() -> None:
     def column_indexes(**rule: object) -> tuple[int, ...]:
-        return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").column_indexes(some_table())  # type: ignore[arg-type]
+        return Router([DispatchRule(matcher=("*.*",), **rule)], "t").rule("d", "t").column_indexes(some_table())  # type: ignore[arg-type]
 
     assert column_indexes(partition="columns", columns=("V", "u")) == (2, 1)
     assert column_indexes(partition="index-value") == (0,)
@@ -92,7 +94,7 @@ def test_dispatch_rule_resolves_its_column_indexes() -> None:
 
 
 def test_router_check_refuses_table_lacking_rule_columns() -> None:
-    router = Router([DispatchRule(("d.t",), partition="columns", columns=("nosuch",))], "t")
+    router = Router([DispatchRule(matcher=("d.t",), partition="columns", columns=("nosuch",))], "t")
     with pytest.raises(DispatchError, match=r"`d`\.`t`"):
         router.check(some_table())
 

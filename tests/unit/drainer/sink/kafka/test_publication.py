@@ -35,7 +35,7 @@ PARTITIONS = 5
 def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list[RowEvent]]:
     """Partition → its rows, of one transaction that inserts these keys piece by piece."""
     options = ProtocolOptions("open-protocol")
-    router = Router([DispatchRule(("*.*",), partition=partition)], "shop", protocol="open-protocol")
+    router = Router([DispatchRule(matcher=("*.*",), partition=partition)], "shop", protocol="open-protocol")
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": 1 << 20})
     piece = StreamDecoder(view_of(INFO), stored_generated=True).transaction()
     found: dict[int, list[RowEvent]] = defaultdict(list)
@@ -73,7 +73,7 @@ def sent(
 ) -> list[Message]:
     """What becomes of transactions that insert, update and delete rows with these texts; `rows_alone`: as of a protocol
     that has no columns."""
-    router = Router([DispatchRule(("*.*",), partition="index-value")], "shop", protocol=options.protocol)
+    router = Router([DispatchRule(matcher=("*.*",), partition="index-value")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
     builder = StreamDecoder(view_of(info), stored_generated=True).builder()
     for number, text in enumerate(texts):
@@ -148,7 +148,7 @@ def test_deletes_without_a_handle_key_are_left_out_of_avro() -> None:
 def test_secondary_binlog_holds_all_rows_of_transaction() -> None:
     """Beside transactions of one row, whose messages are made of columns where there is no other."""
     options = ProtocolOptions("secondary-binlog")
-    router = Router([DispatchRule(("*.*",), partition="table")], "shop", protocol=options.protocol)
+    router = Router([DispatchRule(matcher=("*.*",), partition="table")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": 1}, {"shop": 1 << 20})
     builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
     counts = [1, 3, 1, 2]
@@ -178,7 +178,7 @@ def test_oversized_row_alone_becomes_handle_key_only(place: int) -> None:
 
 def test_registered_schemas_hold_only_selected_columns() -> None:
     """Of rows that are there, and of all that a view may have."""
-    router = Router([], "shop", protocol="avro", selectors=[SelectorRule(("db.*",), ("*", "!text"))])
+    router = Router([], "shop", protocol="avro", selectors=[SelectorRule(matcher=("db.*",), columns=("*", "!text"))])
     options = ProtocolOptions("avro", schema_registry="http://r")
     publication = pickle.loads(pickle.dumps(Publication(options, router, {"shop": 1}, {"shop": 1 << 20})))
     view = view_of(INFO)

@@ -72,7 +72,7 @@ def counts(
 
 
 def version(*matcher: str) -> int:
-    rule = DispatchRule(matcher, partition="index-value")
+    rule = DispatchRule(matcher=matcher, partition="index-value")
     return counts(rules=[rule]).slotting(3).version
 
 
@@ -80,7 +80,7 @@ def test_slotting_version_changes_with_column_selectors() -> None:
     """Which columns are left chooses partitions, and half a range must not have others."""
 
     def cut(*columns: str, matcher: str = "db.*") -> int:
-        rules = [SelectorRule((matcher,), columns)] if columns else []
+        rules = [SelectorRule(matcher=(matcher,), columns=columns)] if columns else []
         return counts(selectors=rules).slotting(3).version
 
     assert cut("a") == cut("a")
@@ -156,15 +156,15 @@ def test_announcement_without_transactions_is_recorded_before_sending() -> None:
     assert topics.notes() == notes
     assert (topics.may_repeat(49), topics.may_repeat(50)) == (True, False)
     counts(exactly_once=False).begin(notes, 49)
-    for other in (counts(rules=[DispatchRule(("a.*",), partition="ts")]), counts()):
+    for other in (counts(rules=[DispatchRule(matcher=("a.*",), partition="ts")]), counts()):
         other.begin(notes, 50)
         assert not other.may_repeat(50)
     with pytest.raises(
         DestinationRefused, match=r"after the position 49 and up to commit_ts 50 may .* changed dispatchers"
     ):
-        counts(rules=[DispatchRule(("a.*",), partition="ts")]).begin(notes, 49)
+        counts(rules=[DispatchRule(matcher=("a.*",), partition="ts")]).begin(notes, 49)
     with pytest.raises(DestinationRefused, match="with changed dispatchers, column selectors"):
-        counts(selectors=[SelectorRule(("a.*",), ("a",))]).begin(notes, 49)
+        counts(selectors=[SelectorRule(matcher=("a.*",), columns=("a",))]).begin(notes, 49)
     assert counts().announcement(50) is None, "transactions need none of this"
 
 

@@ -38,11 +38,9 @@ class Option:
     is_size: bool = False
 
 
-def _known(
-    about: str = "", *packages: str, table: str = "", least: int = 0, is_size: bool = False
-) -> dict[str, Option]:
-    """Return the metadata of an option's field."""
-    return {_KEY: Option(about, packages, table, least, is_size)}
+def _option(default: object, about: str = "", *packages: str, is_secret: bool = False, **more: Any) -> Any:
+    """Return an option's field. `more`: further members of Option. `is_secret`: its value is not shown."""
+    return field(default=default, repr=not is_secret, metadata={_KEY: Option(about, packages, **more)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,114 +50,79 @@ class ProtocolOptions:
     The effect of an option is documented where a protocol reads it."""
 
     protocol: str
-    max_message_bytes: int = field(
-        default=10 << 20,
-        metadata=_known(
-            "target size of a message of several rows; never above the topic's max.message.bytes",
-            table=KAFKA_CONFIG,
-            least=1,
-            is_size=True,
-        ),
+    max_message_bytes: int = _option(
+        10 << 20,
+        "target size of a message of several rows; never above the topic's max.message.bytes",
+        table=KAFKA_CONFIG,
+        least=1,
+        is_size=True,
     )
-    max_batch_size: int = field(
-        default=16, metadata=_known("maximum number of rows of one message", "open", table=_CODEC, least=1)
+    max_batch_size: int = _option(16, "maximum number of rows of one message", "open", table=_CODEC, least=1)
+    time_zone: str = _option("UTC", "IANA name of the time zone in which TIMESTAMPs are shown")
+    namespace: str = _option("default")
+    enable_tidb_extension: bool = _option(
+        False, "add the commit ts and more to each message", "avro", "canal", "debezium", table=_CODEC
     )
-    time_zone: str = field(default="UTC", metadata=_known("IANA name of the time zone in which TIMESTAMPs are shown"))
-    namespace: str = field(default="default", metadata=_known())
-    enable_tidb_extension: bool = field(
-        default=False,
-        metadata=_known("add the commit ts and more to each message", "avro", "canal", "debezium", table=_CODEC),
+    only_output_updated_columns: bool = _option(False, "updates have only the old values that changed", "open", "canal")
+    delete_only_output_handle_key_columns: bool = _option(False, "deletes have only the handle key", "open", "canal")
+    output_raw_change_event: bool = _option(
+        False, "updates of keys remain updates, instead of a delete and an insert", table=KAFKA_CONFIG
     )
-    only_output_updated_columns: bool = field(
-        default=False, metadata=_known("updates have only the old values that changed", "open", "canal")
+    output_old_value: bool = _option(True, "include the row before the change", "open", "debezium")
+    open_varchar_base64: bool = _option(False)
+    content_compatible: bool = _option(False, "write messages as Alibaba's canal does", "canal")
+    debezium_disable_schema: bool = _option(False, "messages without their schema", "debezium")
+    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = _option(
+        "long", "BIGINT UNSIGNED as int64, negative above 2^63-1 (long), or as Connect's Decimal (precise)", "debezium"
     )
-    delete_only_output_handle_key_columns: bool = field(
-        default=False, metadata=_known("deletes have only the handle key", "open", "canal")
+    encoding_format: Literal["json", "avro"] = _option("json", "json or avro", "simple", table=_CODEC)
+    send_bootstrap_interval_in_sec: int = _option(
+        120, "seconds between two messages with a table's schema; 0: none are sent", "simple"
     )
-    output_raw_change_event: bool = field(
-        default=False,
-        metadata=_known("updates of keys remain updates, instead of a delete and an insert", table=KAFKA_CONFIG),
+    send_bootstrap_in_msg_count: int = _option(
+        10_000, "number of rows after which a table's schema is sent again; 0: it is never sent", "simple"
     )
-    output_old_value: bool = field(
-        default=True, metadata=_known("include the row before the change", "open", "debezium")
+    send_bootstrap_to_all_partition: bool = _option(
+        True, "true: a table's schema is sent to all partitions; false: only to the first", "simple"
     )
-    open_varchar_base64: bool = field(default=False, metadata=_known())
-    content_compatible: bool = field(default=False, metadata=_known("write messages as Alibaba's canal does", "canal"))
-    debezium_disable_schema: bool = field(default=False, metadata=_known("messages without their schema", "debezium"))
-    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = field(
-        default="long",
-        metadata=_known(
-            "BIGINT UNSIGNED as int64, negative above 2^63-1 (long), or as Connect's Decimal (precise)", "debezium"
-        ),
+    avro_decimal_handling_mode: Literal["precise", "string"] = _option(
+        "precise", "DECIMAL as Avro's decimal (precise) or as text (string)", "avro", table=_CODEC
     )
-    encoding_format: Literal["json", "avro"] = field(
-        default="json", metadata=_known("json or avro", "simple", table=_CODEC)
+    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = _option(
+        "long", "BIGINT UNSIGNED as long or as text (string)", "avro", table=_CODEC
     )
-    send_bootstrap_interval_in_sec: int = field(
-        default=120, metadata=_known("seconds between two messages with a table's schema; 0: none are sent", "simple")
+    avro_enable_watermark: bool = _option(
+        False, "DDLs and resolved events are messages of their own", "avro", table=_CODEC
     )
-    send_bootstrap_in_msg_count: int = field(
-        default=10_000,
-        metadata=_known("number of rows after which a table's schema is sent again; 0: it is never sent", "simple"),
+    avro_output_old_row: bool = _option(False, "include the row before the change, in _ticdc_before", "avro")
+    avro_delete_without_key: Literal["stop", "leave-out"] = _option(
+        "stop", "a DELETE in a table without a handle key: stop the drainer, or leave it out of the topic", "avro"
     )
-    send_bootstrap_to_all_partition: bool = field(
-        default=True,
-        metadata=_known("true: a table's schema is sent to all partitions; false: only to the first", "simple"),
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = _option(
+        "ticdc", "name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies", "avro"
     )
-    avro_decimal_handling_mode: Literal["precise", "string"] = field(
-        default="precise",
-        metadata=_known("DECIMAL as Avro's decimal (precise) or as text (string)", "avro", table=_CODEC),
+    avro_defaults: Literal["ticdc", "avro"] = _option(
+        "ticdc", "defaults of fields as TiCDC writes them, or as in Avro's specification", "avro"
     )
-    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = field(
-        default="long", metadata=_known("BIGINT UNSIGNED as long or as text (string)", "avro", table=_CODEC)
+    schema_registry: str = _option(
+        "", "http(s)://user:password@host:port of a registry with Confluent's API", "avro", is_secret=True
     )
-    avro_enable_watermark: bool = field(
-        default=False, metadata=_known("DDLs and resolved events are messages of their own", "avro", table=_CODEC)
+    large_message_handle_option: LargeMessageOption = _option(
+        "none",
+        "what to do with a row that is too large for a message: an error, only its handle key, or a claim check",
+        table=_LARGE,
     )
-    avro_output_old_row: bool = field(
-        default=False, metadata=_known("include the row before the change, in _ticdc_before", "avro")
+    claim_check_storage_uri: str = _option(
+        "",
+        "for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix",
+        table=_LARGE,
+        is_secret=True,
     )
-    avro_delete_without_key: Literal["stop", "leave-out"] = field(
-        default="stop",
-        metadata=_known(
-            "a DELETE in a table without a handle key: stop the drainer, or leave it out of the topic", "avro"
-        ),
+    claim_check_raw_value: bool = _option(
+        False, "for claim-check: store only values, unchanged, without the key", table=_LARGE
     )
-    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = field(
-        default="ticdc",
-        metadata=_known(
-            "name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies", "avro"
-        ),
-    )
-    avro_defaults: Literal["ticdc", "avro"] = field(
-        default="ticdc",
-        metadata=_known("defaults of fields as TiCDC writes them, or as in Avro's specification", "avro"),
-    )
-    schema_registry: str = field(
-        default="",
-        repr=False,
-        metadata=_known("http(s)://user:password@host:port of a registry with Confluent's API", "avro"),
-    )
-    large_message_handle_option: LargeMessageOption = field(
-        default="none",
-        metadata=_known(
-            "what to do with a row that is too large for a message: an error, only its handle key, or a claim check",
-            table=_LARGE,
-        ),
-    )
-    claim_check_storage_uri: str = field(
-        default="",
-        repr=False,
-        metadata=_known(
-            "for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix", table=_LARGE
-        ),
-    )
-    claim_check_raw_value: bool = field(
-        default=False, metadata=_known("for claim-check: store only values, unchanged, without the key", table=_LARGE)
-    )
-    large_message_handle_compression: Compression = field(
-        default="none",
-        metadata=_known("how each value is compressed", "open", "canal", "debezium", "simple", table=_LARGE),
+    large_message_handle_compression: Compression = _option(
+        "none", "how each value is compressed", "open", "canal", "debezium", "simple", table=_LARGE
     )
 
     @property

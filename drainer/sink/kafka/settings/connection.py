@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -221,25 +220,11 @@ def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
     text = value.get("sink-uri")
     if not text or not isinstance(text, str):
         return dict(value)
-    uri = parse_sink_uri(text)
-    own = [name for name in _BEFORE_PARAMETERS if name in uri.parameters]
-    if own:
-        raise ConfigError(
-            f"sink-uri: {own[0]} is no parameter: brokers and the topic stand before the ?, and each setting of "
-            "security is a parameter of its own"
-        )
-    found = {name: given for name, given in value.items() if name != "sink-uri"}
-    found["addresses"], found["topic"] = uri.addresses, uri.topic
-    security = dict(found.get("security") or {})
-    if uri.tls:
-        security["enable-tls"] = True
-    for name, given in uri.parameters.items():
-        if name in SECURITY_KEYS:
-            security[name] = given
-        else:
-            found[name] = given
-    if security:
-        found["security"] = security
+    given = parse_sink_uri(text)
+    of_security = {name: given.pop(name) for name in SECURITY_KEYS if name in given}
+    found = {name: value[name] for name in value if name != "sink-uri"} | given
+    if of_security:
+        found["security"] = dict(value.get("security") or {}) | of_security
     return found
 
 
@@ -249,20 +234,9 @@ SCHEMES: Final = ("kafka", "kafka+ssl")
 PORT_DEFAULT: Final = 9092
 
 
-@dataclass(frozen=True, slots=True)
-class SinkUri:
-    """The parts of a sink URI. `addresses`: host:port of each broker. `parameters`: name → value, in the order
-    of the URI. `tls`: whether the scheme is kafka+ssl."""
-
-    addresses: tuple[str, ...]
-    topic: str
-    parameters: dict[str, str]
-    tls: bool
-
-
-def parse_sink_uri(text: str) -> SinkUri:
-    """Parse a sink URI. Raises ConfigError naming the invalid part. The error does not quote the URI, which may hold a
-    password."""
+def parse_sink_uri(text: str) -> dict[str, Any]:
+    """Return the settings in a sink URI: addresses, the topic, and its parameters, among them those of security. Raises
+    ConfigError naming the invalid part. The error does not quote the URI, which may hold a password."""
     # If a password contains / ? or #, a part of it would be parsed as a host, a topic or a name, and errors would show
     # it.
     if "@" in text.partition("=")[0]:
@@ -280,12 +254,16 @@ def parse_sink_uri(text: str) -> SinkUri:
     topic = unquote(parts.path.strip("/"))
     if not topic:
         raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
-    return SinkUri(
-        addresses=tuple(_address(address, "sink-uri") for address in parts.netloc.split(",")),
-        topic=checked_topic(topic, "sink-uri"),
-        parameters=_parameters(parts.query),
-        tls=parts.scheme.lower() == "kafka+ssl",
-    )
+    addresses = tuple(_address(address, "sink-uri") for address in parts.netloc.split(","))
+    parameters = _parameters(parts.query)
+    own = [name for name in _BEFORE_PARAMETERS if name in parameters]
+    if own:
+        raise ConfigError(
+            f"sink-uri: {own[0]} is no parameter: brokers and the topic stand before the ?, and each setting of "
+            "security is a parameter of its own"
+        )
+    tls = {"enable-tls": True} if parts.scheme.lower() == "kafka+ssl" else {}
+    return {"addresses": addresses, "topic": checked_topic(topic, "sink-uri"), **tls, **parameters}
 
 
 def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:

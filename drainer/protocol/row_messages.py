@@ -224,8 +224,3 @@ def _value_of(column_type: ColumnType, zone: tzinfo, binary: Fragment) -> Fragme
     if column_type.type_class is TypeClass.TEXT:
         return utf8_text
     return binary if column_type.type_class is TypeClass.BYTES else text(column_type, zone)
-
-
-def physical_ms(commit_ts: int) -> int:
-    """Return the physical part of a TSO: milliseconds since 1970."""
-    return commit_ts >> 18

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from binlog.cluster.tso import physical_ms
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind
@@ -18,7 +19,7 @@ from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_nu
 from drainer.protocol.json_text import Fragment, json_string, latin1_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import DocumentTable, OneRowMessages, physical_ms
+from drainer.protocol.row_messages import DocumentTable, OneRowMessages
 from drainer.protocol.table import ColumnFlag, Table, basic_type, full_type
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from binlog.cluster.tso import physical_ms
 
 from drainer.batch.work import Kind
 from drainer.protocol.compression import compress
@@ -17,7 +18,7 @@ from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joine
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages, TableEncoder, physical_ms
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.table import Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.
@@ -42,7 +43,7 @@ def source_parts(
 
 
 def source_text(namespace: str, schema: str, table: str, commit_ts: int) -> str:
-    parts = source_parts(namespace, schema, table, str(commit_ts >> 18), str(commit_ts))
+    parts = source_parts(namespace, schema, table, str(physical_ms(commit_ts)), str(commit_ts))
     return "".join(part for part in parts if isinstance(part, str))
 
 

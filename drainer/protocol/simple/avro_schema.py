@@ -53,145 +53,95 @@ def _enum(name: str, symbols: tuple[str, ...]) -> Field:
 VALUES: Final = ("null", "long", "float", "double", "string", "bytes", named("Timestamp"), named("UnsignedBigint"))
 
 
-def document() -> list[Field]:
-    return [*_of_schemas(), *_of_events(), *_of_rows()]
-
-
-def _of_schemas() -> list[Field]:
-    return [
-        _record(
-            "DataType",
-            mysqlType="string",
-            charset="string",
-            collate="string",
-            length="long",
-            decimal=_maybe("int"),
-            elements=_maybe(_list("string")),
-            unsigned=_maybe("boolean"),
-            zerofill=_maybe("boolean"),
-        ),
-        _record(
-            "ColumnSchema", name="string", dataType=named("DataType"), nullable="boolean", default=["null", "string"]
-        ),
-        _record(
-            "IndexSchema",
-            name="string",
-            unique="boolean",
-            primary="boolean",
-            nullable="boolean",
-            columns=_list("string"),
-        ),
-        _record(
-            "TableSchema",
-            database="string",
-            table="string",
-            tableID="long",
-            version="long",
-            columns=_list(named("ColumnSchema")),
-            indexes=_list(named("IndexSchema")),
-        ),
-    ]
-
-
-def _of_events() -> list[Field]:
-    return [
-        _record("Checksum", version="int", corrupted="boolean", current="long", previous="long"),
-        _record("Watermark", version="int", commitTs="long", buildTs="long"),
-        _record("Bootstrap", version="int", buildTs="long", tableSchema=named("TableSchema")),
-        _record(
-            "DDL",
-            version="int",
-            type=_enum("DDLType", DDL_KINDS),
-            sql="string",
-            commitTs="long",
-            buildTs="long",
-            tableSchema=_maybe(named("TableSchema")),
-            preTableSchema=_maybe(named("TableSchema")),
-        ),
-    ]
-
-
-def _of_rows() -> list[Field]:
-    image = {"type": "map", "values": [*VALUES], "default": None}
-    return [
-        _record("Timestamp", location="string", value="string"),
-        _record("UnsignedBigint", value="long"),
-        _record(
-            "DML",
-            version="int",
-            database="string",
-            table="string",
-            tableID="long",
-            type=_enum("DMLType", CHANGES),
-            commitTs="long",
-            buildTs="long",
-            schemaVersion="long",
-            claimCheckLocation=_maybe("string"),
-            handleKeyOnly=_maybe("boolean"),
-            checksum=_maybe(named("Checksum")),
-            data=_maybe(image),
-            old=_maybe(image),
-        ),
-        _record(
-            "Message",
-            type=_enum("MessageType", KINDS),
-            payload=[named("Watermark"), named("Bootstrap"), named("DDL"), named("DML")],
-        ),
-    ]
+_IMAGE: Final = {"type": "map", "values": [*VALUES], "default": None}
+DOCUMENT: Final = [
+    _record(
+        "DataType",
+        mysqlType="string",
+        charset="string",
+        collate="string",
+        length="long",
+        decimal=_maybe("int"),
+        elements=_maybe(_list("string")),
+        unsigned=_maybe("boolean"),
+        zerofill=_maybe("boolean"),
+    ),
+    _record("ColumnSchema", name="string", dataType=named("DataType"), nullable="boolean", default=["null", "string"]),
+    _record(
+        "IndexSchema",
+        name="string",
+        unique="boolean",
+        primary="boolean",
+        nullable="boolean",
+        columns=_list("string"),
+    ),
+    _record(
+        "TableSchema",
+        database="string",
+        table="string",
+        tableID="long",
+        version="long",
+        columns=_list(named("ColumnSchema")),
+        indexes=_list(named("IndexSchema")),
+    ),
+    _record("Checksum", version="int", corrupted="boolean", current="long", previous="long"),
+    _record("Watermark", version="int", commitTs="long", buildTs="long"),
+    _record("Bootstrap", version="int", buildTs="long", tableSchema=named("TableSchema")),
+    _record(
+        "DDL",
+        version="int",
+        type=_enum("DDLType", DDL_KINDS),
+        sql="string",
+        commitTs="long",
+        buildTs="long",
+        tableSchema=_maybe(named("TableSchema")),
+        preTableSchema=_maybe(named("TableSchema")),
+    ),
+    _record("Timestamp", location="string", value="string"),
+    _record("UnsignedBigint", value="long"),
+    _record(
+        "DML",
+        version="int",
+        database="string",
+        table="string",
+        tableID="long",
+        type=_enum("DMLType", CHANGES),
+        commitTs="long",
+        buildTs="long",
+        schemaVersion="long",
+        claimCheckLocation=_maybe("string"),
+        handleKeyOnly=_maybe("boolean"),
+        checksum=_maybe(named("Checksum")),
+        data=_maybe(_IMAGE),
+        old=_maybe(_IMAGE),
+    ),
+    _record(
+        "Message",
+        type=_enum("MessageType", KINDS),
+        payload=[named("Watermark"), named("Bootstrap"), named("DDL"), named("DML")],
+    ),
+]
 
 
 @cache
 def parsed() -> Any:
-    return fastavro.parse_schema(document())
+    return fastavro.parse_schema(DOCUMENT)
 
 
 # Converts between Simple's Avro and documents with the structure of Simple's JSON.
 
 Document = dict[str, object]
 
-_UNSIGNED: Final = frozenset(
-    {"tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "bit", "year", "decimal"}
-)
-
 
 def write_document(document: Document) -> bytes:
     """Encode a watermark, a bootstrap message or a DDL."""
     kind = document["type"]
     payload = {name: value for name, value in document.items() if name not in ("database", "table")}
-    for name in ("tableSchema", "preTableSchema"):
-        if name in payload:
-            payload[name] = _schema(document[name])
     record = {"WATERMARK": "Watermark", "BOOTSTRAP": "Bootstrap"}.get(str(kind), "DDL")
     message = {"type": "DDL" if record == "DDL" else kind, "payload": (named(record), payload)}
     out = BytesIO()
     fastavro.schemaless_writer(out, parsed(), (named("Message"), message))
     return out.getvalue()
-
-
-def _schema(table: Any) -> Document:
-    columns = [
-        column
-        | {
-            "dataType": _data_type(column["dataType"]),
-            "default": None if column["default"] is None else str(column["default"]),
-        }
-        for column in table["columns"]
-    ]
-    return {"database": table["schema"]} | {n: v for n, v in table.items() if n != "schema"} | {"columns": columns}
-
-
-def _data_type(kind: dict[str, object]) -> Document:
-    """Describe a type: `decimal` only for DECIMALs, `elements` for ENUMs and SETs, the two flags for numbers."""
-    name = kind["mysqlType"]
-    found = {member: kind[member] for member in ("mysqlType", "charset", "collate")}
-    found |= {"length": kind.get("length", 0)}
-    if name == "decimal":
-        found["decimal"] = kind.get("decimal", 0)
-    if name in ("enum", "set"):
-        found["elements"] = kind.get("elements", [])
-    if name in _UNSIGNED:
-        found |= {"unsigned": kind.get("unsigned", False), "zerofill": kind.get("zerofill", False)}
-    return found
 
 
 def read_document(data: bytes) -> Document:

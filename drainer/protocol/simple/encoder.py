@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import tzinfo
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from binlog.cluster.tso import physical_ms
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
 from binlog.tidb.varint import encode_compact_bytes, encode_varint
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
-from drainer.protocol.avro.blocks import Block, Piece, beside, constant, in_union, joined, lengths, varints
+from drainer.protocol.avro.blocks import Piece, beside, constant, in_union, joined, lengths, varints
 from drainer.protocol.avro.column import filled, real
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
@@ -26,8 +25,8 @@ from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages, TableEncoder, physical_ms
-from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named, write_document
+from drainer.protocol.row_messages import OneRowMessages, TableEncoder
+from drainer.protocol.simple.avro_schema import CHANGES, DOCUMENT, KINDS, VALUES, named, write_document
 from drainer.protocol.simple.table_encoder import SimpleTable, schema_version, table_schema
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType, TypeClass
@@ -42,7 +41,7 @@ def _string(text: str) -> bytes:
 
 
 # The start of a row's message: the index of its record in the schema, the kind of message, and the version.
-_HEAD: Final = encode_varint(len(document()) - 1) + 2 * encode_varint(KINDS.index("DML")) + encode_varint(1)
+_HEAD: Final = encode_varint(len(DOCUMENT) - 1) + 2 * encode_varint(KINDS.index("DML")) + encode_varint(1)
 _NULL, _SOME = encode_varint(0), encode_varint(1)
 
 
@@ -99,42 +98,41 @@ class SimpleAvroTable(TableEncoder):
 
 
 def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
+    branch, location = _branch_of(column_type), _string(options.time_zone)
+    value = 2 * VALUES.index(branch)
+
+    def run(array: Any) -> list[Piece]:
+        rest: list[Piece] = []
+        if branch in ("float", "double"):
+            block = real(branch, array)
+        elif branch in ("long", _UNSIGNED):  # a number above 2^63-1 becomes negative, as in TiCDC
+            block = varints(filled(numbers_of(column_type, array)).view(np.int64))
+        else:
+            text = texts_of(column_type, array, options.zone)
+            block, rest = lengths(text), [text]
+            if branch == _LOCATED:
+                block = beside(constant(location, len(array)), block)
+        return [in_union(block, array, value, 0), *rest]
+
+    return run
+
+
+_UNSIGNED, _LOCATED = named("UnsignedBigint"), named("Timestamp")
+
+
+def _branch_of(column_type: ColumnType) -> str:
     kind = column_type.kind
     match column_type.type_class:
         case TypeClass.INT if kind.tp is Tp.LONGLONG and kind.is_unsigned:
-            return partial(_whole, column_type, named("UnsignedBigint"))
+            return _UNSIGNED
         case TypeClass.INT | TypeClass.ENUM | TypeClass.SET | TypeClass.BIT:
-            return partial(_whole, column_type, "long")
+            return "long"
         case TypeClass.FLOAT:
-            return partial(_real, "float" if kind.tp is Tp.FLOAT else "double")
+            return "float" if kind.tp is Tp.FLOAT else "double"
         case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return partial(_located, column_type, options.zone, _string(options.time_zone))
+            return _LOCATED
         case type_class:
-            return partial(_text, column_type, options.zone, "bytes" if type_class is TypeClass.BYTES else "string")
-
-
-def _in_union(branch: str, array: Any, block: Block) -> Block:
-    return in_union(block, array, 2 * VALUES.index(branch), 0)
-
-
-def _whole(column_type: ColumnType, branch: str, array: Any) -> list[Piece]:
-    """Convert integers. A number above 2^63-1 becomes negative, as in TiCDC."""
-    values = filled(numbers_of(column_type, array))
-    return [_in_union(branch, array, varints(values.view(np.int64)))]
-
-
-def _real(branch: str, array: Any) -> list[Piece]:
-    return [_in_union(branch, array, real(branch, array))]
-
-
-def _text(column_type: ColumnType, zone: tzinfo, branch: str, array: Any) -> list[Piece]:
-    text = texts_of(column_type, array, zone)
-    return [_in_union(branch, array, lengths(text)), text]
-
-
-def _located(column_type: ColumnType, zone: tzinfo, location: bytes, array: Any) -> list[Piece]:
-    text = texts_of(column_type, array, zone)
-    return [_in_union(named("Timestamp"), array, beside(constant(location, len(array)), lengths(text))), text]
+            return "bytes" if type_class is TypeClass.BYTES else "string"
 
 
 class SimpleEncoder(OneRowMessages):
@@ -143,8 +141,12 @@ class SimpleEncoder(OneRowMessages):
 
     name = "simple"
 
+    @property
+    def _is_avro(self) -> bool:
+        return self.options.encoding_format == "avro"
+
     def table(self, table: Table, topic: str = "") -> TableEncoder:
-        made = SimpleTable if self.options.encoding_format == "json" else SimpleAvroTable
+        made = SimpleAvroTable if self._is_avro else SimpleTable
         return self._tables.get(table.key, lambda: made(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
@@ -163,9 +165,9 @@ class SimpleEncoder(OneRowMessages):
             "buildTs": physical_ms(ddl.commit_ts),
         }
         if table is not None:
-            document["tableSchema"] = table_schema(table)
+            document["tableSchema"] = table_schema(table, of_avro=self._is_avro)
         if ddl.before is not None:
-            document["preTableSchema"] = table_schema(ddl.before)
+            document["preTableSchema"] = table_schema(ddl.before, of_avro=self._is_avro)
         return [self._message(document, ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
@@ -180,13 +182,11 @@ class SimpleEncoder(OneRowMessages):
             "type": "BOOTSTRAP",
             "commitTs": 0,
             "buildTs": physical_ms(commit_ts),
-            "tableSchema": table_schema(table),
+            "tableSchema": table_schema(table, of_avro=self._is_avro),
         }
         return [self._message(document, commit_ts)]
 
     def _message(self, document: dict[str, object], commit_ts: int) -> Message:
-        written = (
-            json_document(document).encode() if self.options.encoding_format == "json" else write_document(document)
-        )
+        written = write_document(document) if self._is_avro else json_document(document).encode()
         value = compress(written, self.options.large_message_handle_compression)
         return Message(None, value, 0, commit_ts)

@@ -26,6 +26,11 @@ Document = dict[str, object]
 
 # TiCDC's name for a primary key that is the handle and so has no index.
 _HANDLE: Final = "primary"
+_NUMBERS: Final = frozenset(
+    {"tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "bit", "year", "decimal"}
+)
+# Members of a type in Avro that only these types have.
+_ONLY_OF: Final = {"decimal": ("decimal",), "elements": ("enum", "set"), "unsigned": _NUMBERS, "zerofill": _NUMBERS}
 
 
 def schema_version(table: Table) -> int:
@@ -34,26 +39,28 @@ def schema_version(table: Table) -> int:
     return table.info.update_timestamp or table.version
 
 
-def table_schema(table: Table) -> Document:
+def table_schema(table: Table, *, of_avro: bool) -> Document:
     info = table.info
     indexes = [_index(info, index) for index in info.indexes if index.is_public]
     primary = info.primary_index()
     if info.pk_is_handle and primary is not None:
         indexes.append(_index(info, primary) | {"name": _HANDLE})
     return {
-        "schema": table.schema,
+        "database" if of_avro else "schema": table.schema,
         "table": table.name,
         "tableID": table.id,
         "version": schema_version(table),
-        "columns": [_column(column) for column in sorted(info.public_columns, key=lambda column: column.id)],
+        "columns": [_column(column, of_avro=of_avro) for column in sorted(info.public_columns, key=lambda one: one.id)],
         "indexes": indexes,
     }
 
 
-def _column(column: ColumnInfo) -> Document:
-    kind = column.type
+def _column(column: ColumnInfo, *, of_avro: bool) -> Document:
+    """Describe a column. JSON leaves out what is 0, false or empty of a type, Avro what its kind of type does not
+    have."""
+    kind, name, default = column.type, column.type.mysql_name, column.default
     described: Document = {
-        "mysqlType": kind.mysql_name,
+        "mysqlType": name,
         "charset": kind.charset,
         "collate": kind.collate,
         "length": kind.flen,
@@ -62,14 +69,18 @@ def _column(column: ColumnInfo) -> Document:
         "unsigned": kind.is_unsigned,
         "zerofill": bool(kind.flag & Flag.ZEROFILL),
     }
-    absent = ("length", "decimal", "elements", "unsigned", "zerofill")
+    if of_avro:
+        data_type = {member: value for member, value in described.items() if name in _ONLY_OF.get(member, (name,))}
+    else:
+        always = ("mysqlType", "charset", "collate")
+        data_type = {member: value for member, value in described.items() if member in always or value}
+    if kind.tp is Tp.BIT and column.default_bit is not None:
+        default = int.from_bytes(column.default_bit, "big")
     return {
         "name": column.name,
-        "dataType": {name: value for name, value in described.items() if name not in absent or value},
+        "dataType": data_type,
         "nullable": not kind.is_not_null,
-        "default": int.from_bytes(column.default_bit, "big")
-        if kind.tp is Tp.BIT and column.default_bit is not None
-        else column.default,
+        "default": str(default) if of_avro and default is not None else default,
     }
 
 

@@ -20,7 +20,7 @@ from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.protocol.simple.avro_schema import document, named, parsed
+from drainer.protocol.simple.avro_schema import DOCUMENT, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
@@ -61,8 +61,8 @@ def rows(kind: Kind, **images: list[tuple[DecodedValue, ...]]) -> list[bytes]:
 
 
 def test_avro_schema_document_is_json_with_message_last() -> None:
-    assert json.loads(json.dumps(document())) == document()
-    assert [record["name"] for record in document()][-1] == "Message"
+    assert json.loads(json.dumps(DOCUMENT)) == DOCUMENT
+    assert [record["name"] for record in DOCUMENT][-1] == "Message"
 
 
 def test_update_row_is_read_by_fastavro() -> None:

@@ -342,24 +342,19 @@ class Checker:
     def _ddl(self, partition: _Partition, event: DdlEvent) -> None:
         self.report.ddls += 1
         name = event.commit_ts, event.schema, event.table, event.query
+        what = f"{event.query!r} at {event.commit_ts}"
         if name in partition.ddls:
             self.report.repeats += 1
             if not self._promises.repeats:
-                self._broken(Broken.DDL_TWICE, partition, f"{event.query!r} at {event.commit_ts} is there twice")
-            if event.commit_ts < partition.resolved_ts:
-                self._ddl_late(partition, event)
-            return
-        if event.commit_ts < partition.ddl_ts:
-            text = f"{event.query!r} at {event.commit_ts} follows a DDL at {partition.ddl_ts}"
-            self._broken(Broken.DDL_ORDER, partition, text)
+                self._broken(Broken.DDL_TWICE, partition, f"{what} is there twice")
+        else:
+            partition.ddls.append(name)
+            if event.commit_ts < partition.ddl_ts:
+                self._broken(Broken.DDL_ORDER, partition, f"{what} follows a DDL at {partition.ddl_ts}")
         if event.commit_ts < partition.resolved_ts:
-            self._ddl_late(partition, event)
-        partition.ddls.append(name)
+            text = f"{what} follows the resolved event {partition.resolved_ts}"
+            self._broken(Broken.DDL_BEHIND_RESOLVED, partition, text)
         partition.ddl_ts = max(partition.ddl_ts, event.commit_ts)
-
-    def _ddl_late(self, partition: _Partition, event: DdlEvent) -> None:
-        text = f"{event.query!r} at {event.commit_ts} follows the resolved event {partition.resolved_ts}"
-        self._broken(Broken.DDL_BEHIND_RESOLVED, partition, text)
 
     def _resolved(self, partition: _Partition, event: ResolvedEvent) -> None:
         self.report.resolved += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import tzinfo
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -160,17 +160,17 @@ class TableEncoder(ABC):
 class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
     Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
-    `_behind_image` returns. `binary`: the fragment of binary strings; ENUM, SET and BIT are numbers. `mark`: "handle"
-    or "claim" if the message has only the handle key, else ""."""
+    `_behind_image` returns. `fragment`: returns that of a column. `mark`: "handle" or "claim" if the message has only
+    the handle key, else what an encoder tells its documents apart by."""
 
     TIME: Final = Slot(0)
     COMMIT: Final = Slot(1)
     CLAIM: Final = Slot(2)
     FIRST_VALUE: Final = 3
 
-    def __init__(self, table: Table, options: ProtocolOptions, binary: Fragment) -> None:
+    def __init__(self, table: Table, options: ProtocolOptions, fragment: Callable[[ColumnType], Fragment]) -> None:
         super().__init__(table, options)
-        self._values = [_value_of(column.column_type, options.zone, binary) for column in table.columns]
+        self._values = [fragment(column.column_type) for column in table.columns]
         self._names = [json_string(column.name) for column in table.columns]
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
@@ -191,7 +191,12 @@ class DocumentTable(TableEncoder):
         document = self._documents.get(key)
         if document is None:
             document = self._documents[key] = Rows(self._parts(*key))
-        return self._keyless(changes, document.build(columns))
+        documents = compressed(document.build(columns), self._compression)
+        return [EncodedColumns(self._keys(image, len(changes)), documents, changes.commit_ts)]
+
+    def _keys(self, image: list[Any], count: int) -> Any:
+        """Return the keys of messages. `image`: that of all columns, if messages have keys."""
+        return null_column(count)
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         mark = "handle" if claims is None else "claim"
@@ -199,15 +204,11 @@ class DocumentTable(TableEncoder):
 
     def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
         """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
-        members: list[Parts] = [
-            [f"{self._names[index]}:", Slot(first + n, True, *self._around(self._table.columns[index].column_type))]
-            for n, index in enumerate(column_indexes)
-        ]
-        return joined(members)
+        return joined([self._member(index, first + n) for n, index in enumerate(column_indexes)])
 
-    def _around(self, column_type: ColumnType) -> tuple[str, str]:
-        """Return the text around a value that is not NULL."""
-        return "", ""
+    def _member(self, index: int, slot: int) -> Parts:
+        """Return the name and the value of the column at `index`."""
+        return [f"{self._names[index]}:", Slot(slot, quoted=True)]
 
     @abstractmethod
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
@@ -218,7 +219,8 @@ class DocumentTable(TableEncoder):
         """Return the parts of a document."""
 
 
-def _value_of(column_type: ColumnType, zone: tzinfo, binary: Fragment) -> Fragment:
+def value_of(column_type: ColumnType, zone: tzinfo, binary: Fragment) -> Fragment:
+    """Return the fragment of a column: ENUM, SET and BIT are numbers. `binary`: that of binary strings."""
     if column_type.type_class is TypeClass.FLOAT:
         return plain_double(column_type)
     if column_type.type_class is TypeClass.TEXT:

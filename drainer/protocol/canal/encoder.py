@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_nu
 from drainer.protocol.json_text import Fragment, json_string, latin1_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import DocumentTable, OneRowMessages
+from drainer.protocol.row_messages import DocumentTable, OneRowMessages, value_of
 from drainer.protocol.table import ColumnFlag, Table, basic_type, full_type
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
@@ -90,7 +91,7 @@ def promotion_of(kind: FieldType) -> Fragment | None:
 
 class CanalTable(DocumentTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options, latin1_text)
+        super().__init__(table, options, partial(value_of, zone=options.zone, binary=latin1_text))
         self._extended = options.enable_tidb_extension
         self._updated_only = options.only_output_updated_columns or options.content_compatible
         self._short_deletes = options.delete_only_output_handle_key_columns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from binlog.cluster.tso import physical_ms
 
 from drainer.batch.work import Kind
@@ -14,11 +13,11 @@ from drainer.protocol.debezium.schema import Document, envelope_schema, key_sche
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed
 from drainer.protocol.encoder import Ddl, Message
-from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
+from drainer.protocol.json_rows import Parts, Rows, Slot, constant, old_fragments
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import OneRowMessages, TableEncoder
+from drainer.protocol.row_messages import DocumentTable, OneRowMessages
 from drainer.protocol.table import Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.
@@ -48,82 +47,64 @@ def source_text(namespace: str, schema: str, table: str, commit_ts: int) -> str:
 
 
 # Encodes rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents.
-Parts = list[str | Slot]
-
 _OPERATIONS = {Kind.INSERT: "c", Kind.UPDATE: "u", Kind.DELETE: "d"}
 _READ = "r"  # by a first load
-_KINDS = {**{operation: kind for kind, operation in _OPERATIONS.items()}, _READ: Kind.INSERT}
-_TIME, _COMMIT = Slot(0), Slot(1)
 
 
-class DebeziumTable(TableEncoder):
-    """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
-    for updates the old image."""
+def _tail(schema: Document, options: ProtocolOptions) -> str:
+    """Return what follows the payload: its schema, unless it is disabled."""
+    return "}" if options.debezium_disable_schema else f',"schema":{json_document(schema)}}}'
+
+
+class DebeziumTable(DocumentTable):
+    """A compiled table. Behind the image of an update is its old one."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options)
         self._options = options
-        self._values = [value_of(column.column_type, options) for column in table.columns]
-        self._fragments = [value.fragment for value in self._values]
-        self._names = [json_string(column.name) for column in table.columns]
-        self._documents = {operation: Rows(self._parts(kind, operation)) for operation, kind in _KINDS.items()}
-        self._key = Rows(self._key_parts())
+        self._are_quoted = [value_of(column.column_type, options).is_quoted for column in table.columns]
+        super().__init__(table, options, lambda column_type: value_of(column_type, options).fragment)
+        # A table without a handle key has an empty key, which all its rows share. Slot 0 is the end of the payload.
+        parts = self._members(table.handle, 1)
+        self._key = Rows(['{"payload":{', *parts, Slot(0), _tail(key_schema(table, options), options)])
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        if not len(changes):
-            return []
-        column_indexes = range(len(self._table.columns))
-        image = fragments_of(changes, changes.image, self._fragments, column_indexes)
-        columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
-        if changes.kind is Kind.UPDATE and self._options.output_old_value:
-            columns += old_fragments(changes, self._fragments, column_indexes, image)
-        operation = _READ if changes.are_read else _OPERATIONS[changes.kind]
-        values = compressed(self._documents[operation].build(columns), self._compression)
-        return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
+        return self._encode(changes, self._all, _READ if changes.are_read else "")
+
+    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
+        has_old = changes.kind is Kind.UPDATE and self._options.output_old_value
+        return old_fragments(changes, self._values, column_indexes, image) if has_old else []
 
     def _keys(self, image: list[Any], count: int) -> Any:
         columns = [constant(b"}", count), *(image[index] for index in self._table.handle)]
         return compressed(self._key.build(columns), self._compression)
 
-    def _key_parts(self) -> Parts:
-        """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""
-        values = enumerate(self._table.handle, 1)
-        members = [self._member(index, at) for at, index in values]
-        tail = ""
-        if not self._options.debezium_disable_schema:
-            schema = key_schema(self._table, self._options)
-            tail = f',"schema":{json_document(schema)}'
-        return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
+    def _member(self, index: int, slot: int) -> Parts:
+        return [f"{self._names[index]}:", Slot(slot, quoted=self._are_quoted[index])]
 
-    def _member(self, index: int, at: int) -> Parts:
-        return [f"{self._names[index]}:", Slot(at, quoted=self._values[index].is_quoted)]
-
-    def _parts(self, kind: Kind, operation: str) -> Parts:
-        options, table = self._options, self._table
-        tail = "}"
-        if not options.debezium_disable_schema:
-            schema = envelope_schema(table, options)
-            tail = f',"schema":{json_document(schema)}}}'
+    def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
+        options, table, operation = self._options, self._table, mark or _OPERATIONS[kind]
+        source = source_parts(
+            options.namespace, table.schema, table.name, self.TIME, self.COMMIT, is_snapshot=operation == _READ
+        )
         return [
             '{"payload":{"source":',
-            *source_parts(options.namespace, table.schema, table.name, _TIME, _COMMIT, is_snapshot=operation == _READ),
+            *source,
             ',"ts_ms":',
-            _TIME,
+            self.TIME,
             f',"transaction":null,"op":"{operation}"',
-            *self._images(kind),
-            "}" + tail,
+            *self._images(kind, column_indexes),
+            "}" + _tail(envelope_schema(table, options), options),
         ]
 
-    def _images(self, kind: Kind) -> Parts:
-        count = len(self._names)
-        image = joined([self._member(index, index + 2) for index in range(count)])
+    def _images(self, kind: Kind, column_indexes: tuple[int, ...]) -> Parts:
+        image = self._members(column_indexes, self.FIRST_VALUE)
         if kind is Kind.INSERT:
             return [',"before":null,"after":{', *image, "}"]
         if kind is Kind.DELETE:
             return [',"after":null,"before":{', *image, "}"]
         before: Parts = []
         if self._options.output_old_value:
-            before = [',"before":{', *joined([self._member(index, index + 2 + count) for index in range(count)]), "}"]
+            before = [',"before":{', *self._members(column_indexes, self.FIRST_VALUE + len(column_indexes)), "}"]
         return [*before, ',"after":{', *image, "}"]
 
 
@@ -161,5 +142,5 @@ class DebeziumEncoder(OneRowMessages):
         return Message(whole[0], whole[1], 0, commit_ts)
 
     def _whole(self, payload: str, schema: Document) -> bytes:
-        tail = "}" if self.options.debezium_disable_schema else f',"schema":{json_document(schema)}}}'
-        return compress(f'{{"payload":{payload}{tail}'.encode(), self.options.large_message_handle_compression)
+        whole = f'{{"payload":{payload}{_tail(schema, self.options)}'
+        return compress(whole.encode(), self.options.large_message_handle_compression)

@@ -4,6 +4,7 @@ by name, as Go orders the keys of maps.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from binlog.tidb.column import ColumnInfo
@@ -12,13 +13,12 @@ from binlog.tidb.types import FLOATS, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.json_rows import Parts, old_fragments
+from drainer.protocol.json_rows import Parts, Slot, old_fragments
 from drainer.protocol.json_text import base64, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import DocumentTable
+from drainer.protocol.row_messages import DocumentTable, value_of
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
 
 # The schema of a table in Simple's messages.
 
@@ -98,7 +98,7 @@ class SimpleTable(DocumentTable):
     BY_NAME = True
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options, base64)
+        super().__init__(table, options, partial(value_of, zone=options.zone, binary=base64))
         self._zone = json_string(options.time_zone)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
@@ -131,6 +131,8 @@ class SimpleTable(DocumentTable):
     def _image(self, name: str, column_indexes: tuple[int, ...], first: int) -> Parts:
         return [f',"{name}":{{', *self._members(column_indexes, first), "}"]
 
-    def _around(self, column_type: ColumnType) -> tuple[str, str]:
-        """Return the text around a value. A TIMESTAMP has its time zone next to it."""
-        return (f'{{"location":{self._zone},"value":', "}") if column_type.kind.tp is Tp.TIMESTAMP else ("", "")
+    def _member(self, index: int, slot: int) -> Parts:
+        """A TIMESTAMP has its time zone next to it."""
+        if self._table.columns[index].column_type.kind.tp is not Tp.TIMESTAMP:
+            return super()._member(index, slot)
+        return [f"{self._names[index]}:", Slot(slot, True, f'{{"location":{self._zone},"value":', "}")]

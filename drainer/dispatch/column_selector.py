@@ -49,7 +49,7 @@ class ColumnPatterns:
 
 
 def _name(text: str, named: str) -> tuple[Name, ...]:
-    name, at = name_pattern(text, 0, named, ignores_case=True)
+    name, at = name_pattern(text, 0, named)
     if name is None and at == len(text):
         raise PatternError(f"{named}: expected the name of a column, such as 'name' or '*'")
     if name is None or at != len(text):

@@ -41,38 +41,36 @@ class TablePatterns:
     selected."""
 
     patterns: tuple[Pattern, ...]
-    ignores_case: bool
+    ignores_case: bool = True  # all do; it is part of the `repr`, which is recorded as that of a Pattern is
 
     @classmethod
-    def parse(
-        cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule", what: str = "matcher"
-    ) -> TablePatterns:
+    def parse(cls, patterns: Iterable[str], *, whose: str = "dispatch rule", what: str = "matcher") -> TablePatterns:
         """Parse the patterns. `what`, `whose`: words for a pattern and for the owner of the list, for error texts.
         Raises PatternError for an invalid pattern and for an empty list."""
-        made = patterns_of(patterns, what, None, lambda text, named: _names(text, named, ignores_case))
+        made = patterns_of(patterns, what, None, _names)
         if not made:
             raise PatternError(f"a {whose} has no {what}: give patterns of tables, such as 'db.*'")
-        return cls(made, ignores_case)
+        return cls(made)
 
     def match(self, schema: str, table: str) -> bool:
-        names = (lower(schema), lower(table)) if self.ignores_case else (schema, table)
+        names = (lower(schema), lower(table))
         return next((one.is_positive for one in reversed(self.patterns) if one.match(*names)), False)
 
     def match_schema(self, schema: str) -> bool:
         """Return whether a DDL of a database is selected. As in TiDB's table-filter, it is if the patterns may select
         a table of that database. A pattern with `!` excludes a database only if it excludes all its tables."""
-        name = lower(schema) if self.ignores_case else schema
+        name = lower(schema)
         for one in reversed(self.patterns):
             if one.match(name) and (one.is_positive or matches_every_name(one.names[1])):
                 return one.is_positive
         return False
 
 
-def _names(text: str, named: str, ignores_case: bool) -> tuple[Name, ...]:
-    schema, at = name_pattern(text, 0, named, ignores_case=ignores_case)
+def _names(text: str, named: str) -> tuple[Name, ...]:
+    schema, at = name_pattern(text, 0, named)
     if schema is None or not text.startswith(".", at):
         raise PatternError(f"{named}: {_EXPECTED}")
-    table, at = name_pattern(text, at + 1, named, ignores_case=ignores_case)
+    table, at = name_pattern(text, at + 1, named)
     if table is None:
         raise PatternError(f"{named}: {_EXPECTED}")
     if at != len(text):

@@ -71,33 +71,32 @@ def matches_every_name(name: Name) -> bool:
     return name.pattern == _EVERY_NAME
 
 
-def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[Name | None, int]:
+def name_pattern(text: str, at: int, what: str) -> tuple[Name | None, int]:
     """Parse the pattern of the name that begins at `at`. Return the pattern, None if the name is missing, and where it
     ends: at a point or at the end of the text, unless the text is invalid. Raises PatternError whose text begins
     with `what`."""
-    lowered = lower if ignores_case else str
     found = _REGEX.match(text, at)
     if found is not None:
-        return _regex(found[1], what, ignores_case=ignores_case), found.end()
+        return _regex(found[1], what), found.end()
     begin, parts = at, []
     while at < len(text) and text[at] != ".":
         plain, quoted, chars = _PLAIN.match(text, at), _QUOTED.match(text, at), _CLASS.match(text, at)
         if plain is not None:
-            parts.append(re.escape(lowered(plain[0])))
+            parts.append(re.escape(lower(plain[0])))
             at = plain.end()
         elif quoted is not None:
             name = quoted[1].replace('""', '"') if quoted[1] is not None else quoted[2].replace("``", "`")
-            parts.append(re.escape(lowered(name)))
+            parts.append(re.escape(lower(name)))
             at = quoted.end()
         elif chars is not None:
-            parts.append(_class(chars[2], what, is_negative=bool(chars[1]), ignores_case=ignores_case))
+            parts.append(_class(chars[2], what, is_negative=bool(chars[1])))
             at = chars.end()
         elif text[at] in _WILD:
             parts.append(_WILD[text[at]])
             at += 1
         elif text[at] == "\\" and at + 1 < len(text):
             _check_escapes(text[at : at + 2], what)
-            parts.append(re.escape(lowered(text[at + 1])))
+            parts.append(re.escape(lower(text[at + 1])))
             at += 2
         else:
             raise PatternError(unexpected(what, text[at]))
@@ -112,14 +111,14 @@ def lower(name: str) -> str:
     return name.lower() if name.isascii() else "".join(letter.lower()[:1] for letter in name)
 
 
-def _class(chars: str, what: str, *, is_negative: bool, ignores_case: bool) -> str:
+def _class(chars: str, what: str, *, is_negative: bool) -> str:
     """Return a wildcard's class as a regular expression: `-` makes ranges, a backslash quotes the next character."""
     _check_escapes(chars, what)
-    keeps_case = not ignores_case or _MIXED_RANGE.search(chars) is not None
+    keeps_case = _MIXED_RANGE.search(chars) is not None
     shown = chars if keeps_case else lower(chars)
     found = "".join(re.escape(one.lstrip("\\") or "\\") if one != "-" else "-" for one in re.findall(r"\\.|.", shown))
     made = f"[{'^' * is_negative}{found}]"
-    return f"(?i:{made})" if ignores_case and keeps_case else made
+    return f"(?i:{made})" if keeps_case else made
 
 
 def _check_escapes(text: str, what: str) -> None:
@@ -129,14 +128,12 @@ def _check_escapes(text: str, what: str) -> None:
         raise PatternError(f"{what}: {found[0]} is not an escape, except in a regular expression: /…/")
 
 
-def _regex(text: str, what: str, *, ignores_case: bool) -> Name:
-    r"""Compile a regular expression with Go's meaning: \w, \d, \s and \b are ASCII only. If case is ignored, names are
-    converted to lower case before they are searched."""
+def _regex(text: str, what: str) -> Name:
+    r"""Compile a regular expression with Go's meaning: \w, \d, \s and \b are ASCII only. Names are converted to lower
+    case before they are searched."""
     posix = _POSIX_CLASS.search(text)
     if posix is not None:
         raise PatternError(f"{what}: write {posix[0]} as a range, such as [a-z]")
-    if not ignores_case:
-        return _compiled(text, what, re.ASCII)
     return _compiled(_NOT_ASCII.sub(lambda letters: lower(letters[0]), text), what, re.ASCII | re.IGNORECASE)
 
 

@@ -70,6 +70,13 @@ def compressed(column: Any, how: Compression) -> Any:
     return pa.array([compress(value, how) for value in column.to_pylist()], pa.large_binary())
 
 
+def columns_of(rows: Iterable[EncodedRow]) -> EncodedColumns:
+    """Return rows, at least one, as columns: the reverse of `EncodedColumns.rows`."""
+    keys, values, stamps = zip(*rows, strict=True)
+    kind = pa.large_binary()
+    return EncodedColumns(pa.array(keys, kind), pa.array(values, kind), np.array(stamps, np.uint64))
+
+
 def rows_of(parts: Iterable[EncodedColumns]) -> list[EncodedRow]:
     """Return the rows of all parts as one list, in the order of the parts."""
     return [row for columns in parts for row in columns.rows()]

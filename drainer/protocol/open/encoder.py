@@ -17,12 +17,12 @@ from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
+from drainer.protocol.encoded_columns import EncodedColumns, columns_of, compressed, large_binary, take_rows
 from drainer.protocol.encoder import Ddl, EncodedRow, Encoder, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
-from drainer.protocol.open.framing import frame, frame_columns, single
+from drainer.protocol.open.framing import frame, single
 from drainer.protocol.open.quote import quote
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -306,10 +306,10 @@ class OpenEncoder(Encoder):
     table_class = OpenTableEncoder
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame(rows, self.options.max_message_bytes, self.options.max_batch_size)
+        return frame(columns_of(rows), self.options.max_message_bytes, self.options.max_batch_size)
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
-        return frame_columns(take_rows(parts, chosen), self.options.max_message_bytes, self.options.max_batch_size)
+        return frame(take_rows(parts, chosen), self.options.max_message_bytes, self.options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Encode a DDL. Raises EncodeError if its query is not valid Unicode."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -14,38 +14,17 @@ import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
+from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.errors import MessageError
 
 VERSION: Final = (1).to_bytes(8, "big")
-ROW_OVERHEAD: Final = 16  # bytes that framing adds to a row
 _LENGTH: Final = struct.Struct(">Q")
 _length = _LENGTH.pack
 
 
-def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator[Message]:
-    """Yield messages of at most `max_rows` rows and at most `max_bytes` bytes. A single row may exceed `max_bytes`."""
-    keys, values, size, commit_ts = [VERSION], list[bytes](), 0, 0
-    parts_max = 2 * max_rows  # each row's length, then the row
-    for row in rows:
-        key, value = row.key or b"", row.value or b""
-        key_length, value_length = len(key), len(value)
-        added = key_length + value_length + ROW_OVERHEAD
-        if values and (size + added > max_bytes or len(values) >= parts_max):
-            yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
-            keys, values = [VERSION], []
-        if not values:
-            size = RECORD_OVERHEAD + len(VERSION)
-        keys += (_length(key_length), key)
-        values += (_length(value_length), value)
-        size += added
-        commit_ts = row.commit_ts
-    if values:
-        yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
-
-
-def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterator[Message]:
-    """Yield the same messages from columns: slices of the concatenated keys and of the concatenated values."""
+def frame(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterator[Message]:
+    """Yield messages of at most `max_rows` rows and at most `max_bytes` bytes. A single row may exceed `max_bytes`.
+    Messages are slices of the concatenated keys and of the concatenated values."""
     count = len(rows.commit_ts)
     if not count:
         return

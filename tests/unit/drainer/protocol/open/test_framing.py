@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoded_columns import EncodedColumns, take_rows
-from drainer.protocol.encoder import EncodedRow
-from drainer.protocol.open.framing import frame, frame_columns, unframe
+from drainer.protocol.encoded_columns import EncodedColumns, columns_of, take_rows
+from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.open.framing import frame, unframe
 
 rows_of = st.lists(
     st.builds(EncodedRow, st.binary(max_size=30), st.binary(max_size=60), st.integers(0, 9)), max_size=30
 )
 
 
+def framed(rows: list[EncodedRow], max_bytes: int, max_rows: int) -> list[Message]:
+    return list(frame(columns_of(rows), max_bytes, max_rows)) if rows else []
+
+
 @given(rows_of, st.integers(1, 300), st.integers(1, 5))
 def test_messages_hold_every_row_once_within_both_limits(rows: list[EncodedRow], max_bytes: int, max_rows: int) -> None:
-    messages = list(frame(rows, max_bytes, max_rows))
+    messages = framed(rows, max_bytes, max_rows)
     assert [pair for m in messages for pair in unframe(m.key, m.value)] == [(r.key, r.value) for r in rows]
     at = 0
     for number, message in enumerate(messages):
@@ -32,26 +35,21 @@ def test_messages_hold_every_row_once_within_both_limits(rows: list[EncodedRow],
     assert at == len(rows)
 
 
-def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
-    keys, values = ([row[part] for row in rows] for part in (0, 1))
-    stamps = np.array([row.commit_ts for row in rows], np.uint64)
-    return EncodedColumns(pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary()), stamps)
-
-
 @given(st.lists(rows_of, min_size=1, max_size=4), st.integers(1, 300), st.integers(1, 5), st.data())
-def test_framed_columns_equal_framed_rows(
+def test_chosen_rows_of_several_columns_are_framed_as_alone(
     parts: list[list[EncodedRow]], max_bytes: int, max_rows: int, data: st.DataObject
 ) -> None:
     """In any order, and of some of them."""
     rows = [row for part in parts for row in part]
     order = data.draw(st.permutations(range(len(rows))))
     chosen = order[: data.draw(st.integers(min(1, len(rows)), len(rows)))]
-    columns = [columns_of(part) for part in parts]
-    some = take_rows(columns, np.array(chosen, np.int64)) if chosen else columns[0]
+    if not chosen:
+        return
+    some = take_rows([columns_of(part) for part in parts if part], np.array(chosen, np.int64))
     assert some.rows() == [rows[at] for at in chosen]
-    framed = list(frame_columns(some, max_bytes, max_rows))
-    assert framed == list(frame([rows[at] for at in chosen], max_bytes, max_rows))
-    assert all(type(one) in (bytes, int) for message in framed for one in message)
+    found = list(frame(some, max_bytes, max_rows))
+    assert found == framed([rows[at] for at in chosen], max_bytes, max_rows)
+    assert all(type(one) in (bytes, int) for message in found for one in message)
     assert some.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
 
 
@@ -59,26 +57,12 @@ def test_slice_of_columns_is_framed_without_the_rest() -> None:
     rows = [EncodedRow(b"k%d" % number, b"v" * number, number) for number in range(9)]
     keys, values, stamps = columns_of(rows)
     part = EncodedColumns(keys.slice(3, 4), values.slice(3, 4), stamps[3:7])
-    assert list(frame_columns(part, 1 << 20, 3)) == list(frame(rows[3:7], 1 << 20, 3))
-
-
-def test_frame_takes_rows_only_as_messages_are_consumed() -> None:
-    """A batch of a million rows is not held twice."""
-    taken = []
-
-    def rows() -> object:
-        for number in range(100):
-            taken.append(number)
-            yield EncodedRow(b"k", b"v", number)
-
-    messages = frame(rows(), 1 << 20, 4)  # type: ignore[arg-type]
-    next(messages)
-    assert len(taken) == 5
+    assert list(frame(part, 1 << 20, 3)) == framed(rows[3:7], 1 << 20, 3)
 
 
 def test_message_of_exactly_size_limit_is_allowed() -> None:
     rows = [EncodedRow(b"key", b"value", 1)] * 2
-    (whole,) = frame(rows, 1 << 20, 16)
+    (whole,) = framed(rows, 1 << 20, 16)
     assert whole.length == 36 + 8 + 2 * (3 + 5 + 16)
-    assert [message.rows for message in frame(rows, whole.length, 16)] == [2]
-    assert [message.rows for message in frame(rows, whole.length - 1, 16)] == [1, 1]
+    assert [message.rows for message in framed(rows, whole.length, 16)] == [2]
+    assert [message.rows for message in framed(rows, whole.length - 1, 16)] == [1, 1]

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 from binlog.tidb.time import to_zone
 from binlog.tidb.types import Tp
+from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.changes.texts import text_of
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import enum_name, set_names
 
 # The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
 _BELOW_MINUTE: Final = np.uint64(30)
@@ -27,8 +27,8 @@ _SECONDS: Final = np.uint64((1 << 30) - 1)
 def names_of(column_type: ColumnType) -> Callable[[int], str]:
     """Return a function from the number of an ENUM or SET to its name or names. It raises DecodeError for a number that
     a column of this type cannot hold."""
-    named = enum_name if column_type.type_class is TypeClass.ENUM else set_names
-    return partial(named, names=column_type.kind.elems)
+    named = enum_text if column_type.type_class is TypeClass.ENUM else set_text
+    return partial(named, kind=column_type.kind)
 
 
 def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:

@@ -69,10 +69,6 @@ def enum_index(value: int, count: int) -> int:
     return value if 0 <= value <= count else 0
 
 
-def enum_name(value: int, names: tuple[str, ...]) -> str:
-    return names[value - 1] if 0 < value <= len(names) else ""
-
-
 def set_bits(value: int, count: int) -> int:
     if not 0 <= value < 1 << count:
         raise DecodeError("SET", offset=0, detail=f"invalid number {value} for a set of {count}")
@@ -83,11 +79,6 @@ def bit_number(value: int, width: int) -> int:
     if not 0 <= value < 1 << width:
         raise DecodeError("bit value", offset=0, detail=f"{value} does not fit BIT({width})")
     return value
-
-
-def set_names(value: int, names: tuple[str, ...]) -> str:
-    set_bits(value, len(names))
-    return ",".join([name for n, name in enumerate(names) if value >> n & 1])
 
 
 def small_int(value: int) -> int | str:

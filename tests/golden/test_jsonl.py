@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 from binlog.tidb.table import TableInfo
+from binlog.tidb.unflatten import set_text
 
 from drainer.changes.stream import StreamDecoder
 from drainer.row.column_type import TypeClass, type_class_of
-from drainer.row.text import set_names, small_int
+from drainer.row.text import small_int
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
@@ -100,7 +101,7 @@ def cells(info: TableInfo, image: dict[str, object]) -> Iterator[object]:
         elif isinstance(value, int) and type_class is TypeClass.ENUM:
             yield ""
         elif isinstance(value, int) and type_class is TypeClass.SET:
-            yield set_names(value, kinds[name].elems)
+            yield set_text(value, kinds[name])
         elif isinstance(value, int | float) and type_class is TypeClass.FLOAT:
             yield float(value)
         else:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from binlog.tidb.time import duration_text, unpack
 from binlog.tidb.types import Tp
+from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
@@ -23,7 +24,6 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import DecodedValue, TypeClass
-from drainer.row.text import enum_name, set_names
 from tests.support.typed_columns import read_value
 
 ZONE: Final = "America/New_York"
@@ -176,9 +176,9 @@ def value_said(case: Case, column: Column, value: DecodedValue) -> Value:
     protocol = case.options.protocol
     if protocol in ("avro", "debezium"):
         if column_type.type_class is TypeClass.ENUM:
-            return enum_name(int(value), kind.elems)
+            return enum_text(int(value), kind)
         if column_type.type_class is TypeClass.SET:
-            return set_names(int(value), kind.elems)
+            return set_text(int(value), kind)
     if protocol == "debezium":
         return _of_debezium(column, value)
     if protocol == "pb-file" and column_type.type_class is TypeClass.FLOAT:

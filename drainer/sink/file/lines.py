@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from binlog.tidb.types import FieldType
+from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
@@ -17,7 +18,6 @@ from drainer.changes.stream import in_order
 from drainer.changes.texts import text_of
 from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import enum_name, set_names
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import ByTable, table_of
 
@@ -108,15 +108,15 @@ def _text(kind: FieldType, type_class: TypeClass) -> Text:
     if type_class is TypeClass.BYTES:
         return lambda value: f'"{b64encode(value).decode()}"'
     if type_class is TypeClass.ENUM:
-        return partial(_enum, kind.elems)
+        return partial(_enum, kind)
     if type_class is TypeClass.SET:
-        return str if "" in kind.elems else lambda value: _string(set_names(value, kind.elems))
+        return str if "" in kind.elems else lambda value: _string(set_text(value, kind))
     return lambda value: _string(value.decode(errors="surrogateescape"))
 
 
-def _enum(elems: tuple[str, ...], value: int) -> str:
+def _enum(kind: FieldType, value: int) -> str:
     """Return an ENUM value as its name. 0, which is no element and has the name "", and an element "" are numbers."""
-    name = enum_name(value, elems)
+    name = enum_text(value, kind)
     return _string(name) if name else str(value)
 
 

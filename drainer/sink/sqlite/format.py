@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.batch.work import Key, Literals, Row
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.fast_path import Cells
-from drainer.row.text import bit_number, enum_name, is_utf8, set_names, shown_as, small_int
+from drainer.row.text import bit_number, is_utf8, shown_as, small_int
 
 _MARSHAL_VERSION: Final = 2
 
@@ -74,9 +75,9 @@ def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
     if type_class in (TypeClass.BYTES, TypeClass.DECIMAL):
         return lambda value: value
     if type_class is TypeClass.ENUM:
-        return lambda value: enum_name(value, kind.elems)
+        return lambda value: enum_text(value, kind)
     if type_class is TypeClass.SET:
-        return lambda value: set_names(value, kind.elems)
+        return lambda value: set_text(value, kind)
     if type_class is TypeClass.BIT:
         return lambda value: small_int(bit_number(value, max(kind.flen, 1)))
     show = shown_as(column_type)

@@ -12,13 +12,14 @@ from binlog.tidb.datum import Uint, encode_value
 from binlog.tidb.row import encode_insert, encode_row
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
+from binlog.tidb.unflatten import enum_text
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, Match
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.row.decode import Decoder
-from drainer.row.text import enum_index, enum_name, float_text, set_bits
+from drainer.row.text import enum_index, float_text, set_bits
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView, SkipReason, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -281,8 +282,8 @@ def test_float_text_refuses_nan_infinity_and_overflow(value: float) -> None:
 
 
 def test_enum_error_value_is_0_and_unknown_set_bit_refused() -> None:
-    """X-14: an ENUM's error value is 0; a SET's unknown bit is damage (F-01)."""
+    """X-14: an ENUM's error value is 0 and has no name; a SET's unknown bit is damage (F-01)."""
     assert enum_index(3, 2) == 0
-    assert enum_name(0, ("a",)) == ""
+    assert [enum_text(number, FieldType(Tp.ENUM, elems=("a", "b"))) for number in (0, 3)] == ["", ""]
     with pytest.raises(DecodeError, match="4"):
         set_bits(4, 2)

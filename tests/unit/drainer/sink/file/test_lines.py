@@ -18,13 +18,13 @@ from binlog.tidb.json_encode import encode_json
 from binlog.tidb.table import TableInfo
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.unflatten import enum_text, set_text
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.errors import EncodeError
 from drainer.row.column_type import ColumnType, TypeClass, type_class_of
-from drainer.row.text import enum_name, set_names
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.file.format import ByTable, slot_of_table
 from drainer.sink.file.lines import ddl_line, lines_by_slot, lines_in_order, texts_of
@@ -116,9 +116,9 @@ def meant(kind: FieldType, value: Any) -> object:
     if type_class is TypeClass.JSON:
         return decode_text(value)[0]
     if type_class is TypeClass.ENUM:
-        return enum_name(value, kind.elems) or int(value)
+        return enum_text(value, kind) or int(value)
     if type_class is TypeClass.SET:
-        return int(value) if "" in kind.elems else set_names(value, kind.elems)
+        return int(value) if "" in kind.elems else set_text(value, kind)
     return bytes(value) if isinstance(value, bytes) else int(value)
 
 

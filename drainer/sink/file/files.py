@@ -165,7 +165,11 @@ class Files:
             return
         path = self.directory / current.name
         length = path.stat().st_size if path.exists() else 0
-        check_length(path, length, current)
+        if length < current.length:
+            raise DestinationRefused(
+                f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory "
+                f"and start anew"
+            )
         if length > current.length:
             _log.warning("bytes that were not committed are truncated", file=str(path), bytes=length - current.length)
             with path.open("r+b") as file:
@@ -183,18 +187,9 @@ class Files:
     def reopen(self, current: Current) -> BinaryIO:
         """Open a current file at its recorded length; bytes of an earlier attempt are truncated. Raises
         DestinationRefused if committed bytes are missing, and OSError."""
-        try:
-            file = self._opened(current.name)
-        except FileNotFoundError:
-            check_length(self.directory / current.name, 0, current)
-            raise
-        try:
-            check_length(self.directory / current.name, os.fstat(file.fileno()).st_size, current)
-            file.truncate(current.length)
-            file.seek(current.length)
-        except BaseException:
-            file.close()
-            raise
+        self.cut_back(current)
+        file = self._opened(current.name)
+        file.seek(current.length)
         return file
 
     def _opened(self, name: str, flags: int = 0) -> BinaryIO:
@@ -275,15 +270,6 @@ class Appender:
             raise DestinationDown(f"{self._files.directory}: {error}") from error
         crash_point("file.synced")
         return self._current
-
-
-def check_length(path: Path, length: int, current: Current) -> None:
-    """Raise DestinationRefused if committed bytes are missing."""
-    if length < current.length:
-        raise DestinationRefused(
-            f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory and "
-            f"start anew"
-        )
 
 
 def _remove(path: Path) -> None:

@@ -32,6 +32,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 
 TOPIC = "bench"
@@ -117,16 +118,16 @@ def measure(name: str, table: Table, rows: list[list[DecodedValue]], report: Rep
     encoder, schemas = ready(table)
     changes: RowChanges = make_changes(table, Kind.INSERT, new=rows)
     ours = encoder.table(table, TOPIC)
-    made = ours.encode(changes)
+    made = encoded_rows(ours, changes)
     given = dictionaries(schemas, [row.value for row in made])
     assert with_fastavro(schemas, given) == [row[:2] for row in made], "the bytes differ"
     report.add(f"{name}: fastavro", least_us(lambda: with_fastavro(schemas, given), len(rows)), "us a row")
-    report.add(f"{name}: ours", least_us(lambda: ours.encode(changes), len(rows)), "us a row")
+    report.add(f"{name}: ours", least_us(lambda: ours.encode_columns(changes), len(rows)), "us a row")
     report.ratio(f"{name}: fastavro", f"{name}: ours")
     for count in (1, 16, 256):
         few = make_changes(table, Kind.INSERT, new=rows[:count])
         calls = max(1, 512 // count)
-        cost = least_us(lambda few=few, calls=calls: [ours.encode(few) for _ in range(calls)], calls)  # type: ignore[misc]
+        cost = least_us(lambda few=few, calls=calls: [ours.encode_columns(few) for _ in range(calls)], calls)  # type: ignore[misc]
         report.add(f"{name}: a call of {count} rows", cost, "us")
 
 

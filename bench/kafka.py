@@ -47,6 +47,7 @@ from bench.sbtest import SBTEST, jobs
 from bench.stack import Stack
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Message
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.http_registry import Registry, serving
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import Server, free_port, running_etcd, wait_until
@@ -146,7 +147,7 @@ def watched(watch: Watch, rows: int, protocol: str, registry: str, *, lacks: int
 def ready_messages(protocol: str, rows: int) -> list[Message]:
     changes = changes_of(*CASES["sbtest"], min(rows, SAMPLE_ROWS), Kind.INSERT)
     encoder = encoder_of(protocol, changes.table)
-    return [*encoder.frame(encoder.table(changes.table).encode(changes))]
+    return [*framed_rows(encoder, encoded_rows(encoder.table(changes.table), changes))]
 
 
 def config(stack: Stack, broker: Broker, topic: str, protocol: str, registry: str, args: argparse.Namespace) -> Path:

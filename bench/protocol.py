@@ -24,6 +24,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
+import numpy as np
 from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
@@ -41,6 +42,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Table, table_of
 from drainer.row.column_type import ColumnType
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_case import table
 from tests.support.row_changes import make_changes
 
@@ -82,8 +84,8 @@ def changes_of(
 def documents(changes: RowChanges) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]]]:
     """Return the rows by name, and the keys and values of Open Protocol, parsed."""
     encoder = OpenEncoder(OPEN)
-    rows = encoder.table(changes.table, TOPIC).encode(changes)
-    events = [e for m in encoder.frame(rows) for e in OpenDecoder(OPEN).decode(m.key, m.value)]
+    rows = encoded_rows(encoder.table(changes.table, TOPIC), changes)
+    events = [e for m in framed_rows(encoder, rows) for e in OpenDecoder(OPEN).decode(m.key, m.value)]
     plain = [
         {
             name: {c: _text(v.value) for c, v in image.items()}
@@ -123,7 +125,7 @@ def dumps_documents(pairs: Sequence[tuple[object, object]]) -> None:
 def fastavro_us(made: AvroEncoder, changes: RowChanges) -> float:
     """Return the time of fastavro for the same values under the same schema."""
     schema = fastavro.parse_schema(json.loads(made.required_schemas(TOPIC, changes.table)[-1].schema))
-    values = [row.value for row in made.table(changes.table, TOPIC).encode(changes)]
+    values = [row.value for row in encoded_rows(made.table(changes.table, TOPIC), changes)]
     natives = [fastavro.schemaless_reader(BytesIO((value or b"")[5:]), schema, None) for value in values]
 
     def write() -> None:
@@ -134,7 +136,7 @@ def fastavro_us(made: AvroEncoder, changes: RowChanges) -> float:
 
 
 def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[str]) -> None:
-    count = len(changes)
+    count, every = len(changes), np.arange(len(changes))
     plain, pairs = documents(changes)
     rows_name, documents_name = f"{case}, json.dumps of the rows", f"{case}, json.dumps of open-protocol's documents"
     report.add(rows_name, least_us(lambda: dumps_rows(plain), count), "µs/row")
@@ -142,10 +144,12 @@ def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[
     for protocol in protocols:
         encoder = encoder_of(protocol, changes.table)
         compiled = encoder.table(changes.table, TOPIC)
-        rows = compiled.encode(changes)
+        rows = encoded_rows(compiled, changes)
+        encode = compiled.encode_joinable if encoder.joins_transactions else compiled.encode_columns
+        parts = encode(changes)
         name = f"{case}, {protocol}"
-        report.add(name, least_us(lambda t=compiled: t.encode(changes), count), "µs/row")  # type: ignore[misc]
-        framing = least_us(lambda e=encoder, r=rows: [*e.frame(r)], count)  # type: ignore[misc]
+        report.add(name, least_us(lambda e=encode: e(changes), count), "µs/row")  # type: ignore[misc]
+        framing = least_us(lambda e=encoder, p=parts: [*e.frame_columns(p, every)], count)  # type: ignore[misc]
         report.add(f"{name}, framing", framing, "µs/row")
         report.ratio(rows_name, name)
         if protocol == "open-protocol":
@@ -165,7 +169,7 @@ def profile(changes: RowChanges, protocol: str) -> None:
     compiled = encoder.table(changes.table, TOPIC)
     with cProfile.Profile() as found:
         for _ in range(5):
-            list(encoder.frame(compiled.encode(changes)))
+            list(encoder.frame_columns(compiled.encode_columns(changes), np.arange(len(changes))))
     pstats.Stats(found).sort_stats("tottime").print_stats(18)
 
 

@@ -6,38 +6,37 @@ created for a single row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.changes import collector_paused
 from drainer.changes.vector import Ints, Words
 from drainer.protocol.compression import compress
-from drainer.protocol.encoder import EncodedRow
+from drainer.protocol.encoder import RECORD_OVERHEAD
 from drainer.protocol.options import Compression
 
 
 class EncodedColumns(NamedTuple):
-    """Many encoded rows: the columns of EncodedRow. `keys` and `values`: large_binary arrays, NULL where a row has no
-    key or value. `commit_ts`: an array of the same length."""
+    """Many encoded rows: each row's part of a message, before framing. `keys` and `values`: large_binary arrays, NULL
+    where a row has no key or, as a tombstone, no value. `commit_ts`: an array of the same length. `around`: what stands
+    once in front of and behind the values of all rows of a message (TableEncoder.encode_joinable)."""
 
     keys: Any
     values: Any
     commit_ts: Words
+    around: tuple[bytes, bytes] | None = None
 
-    def longest(self) -> int:
-        """Return an upper bound, in bytes, of the length of one row's key and value together."""
-        return sum(int(pc.max(pc.binary_length(column)).as_py() or 0) for column in (self.keys, self.values))
-
-    def rows(self) -> list[EncodedRow]:
-        made = partial(tuple.__new__, EncodedRow)  # EncodedRow(...) of each, without a Python call for each
-        with collector_paused():
-            parts = zip(self.keys.to_pylist(), self.values.to_pylist(), self.commit_ts.tolist(), strict=True)
-            return cast("list[EncodedRow]", [*map(made, parts)])
+    def lengths(self) -> Ints:
+        """Return the length of each row's message, in bytes, counted as in Message.length, without framing."""
+        found = np.full(len(self.commit_ts), RECORD_OVERHEAD + sum(map(len, self.around or ())))
+        for column in (self.keys, self.values):
+            if column.null_count < len(column):
+                lengths = pc.binary_length(column)
+                found += (pc.fill_null(lengths, 0) if column.null_count else lengths).to_numpy()
+        return found
 
     def take(self, chosen: Ints) -> EncodedColumns:
         """Return the rows at the positions `chosen`, in that order. Copies nothing if the positions are consecutive."""
@@ -45,11 +44,14 @@ class EncodedColumns(NamedTuple):
         if last - first == len(chosen) - 1 and bool((np.diff(chosen) == 1).all()):
             return self.slice(first, last + 1)
         indexes = pa.array(chosen)
-        return EncodedColumns(self.keys.take(indexes), self.values.take(indexes), self.commit_ts[chosen])
+        return self._part(self.keys.take(indexes), self.values.take(indexes), self.commit_ts[chosen])
 
     def slice(self, begin: int, end: int) -> EncodedColumns:
         """Return the rows from position `begin` up to, but not including, `end`. Copies nothing."""
-        return EncodedColumns(self.keys[begin:end], self.values[begin:end], self.commit_ts[begin:end])
+        return self._part(self.keys[begin:end], self.values[begin:end], self.commit_ts[begin:end])
+
+    def _part(self, keys: Any, values: Any, commit_ts: Words) -> EncodedColumns:
+        return EncodedColumns(keys, values, commit_ts, self.around)
 
 
 def large_binary(column: Any) -> Any:
@@ -70,22 +72,10 @@ def compressed(column: Any, how: Compression) -> Any:
     return pa.array([compress(value, how) for value in column.to_pylist()], pa.large_binary())
 
 
-def columns_of(rows: Iterable[EncodedRow]) -> EncodedColumns:
-    """Return rows, at least one, as columns: the reverse of `EncodedColumns.rows`."""
-    keys, values, stamps = zip(*rows, strict=True)
-    kind = pa.large_binary()
-    return EncodedColumns(pa.array(keys, kind), pa.array(values, kind), np.array(stamps, np.uint64))
-
-
-def rows_of(parts: Iterable[EncodedColumns]) -> list[EncodedRow]:
-    """Return the rows of all parts as one list, in the order of the parts."""
-    return [row for columns in parts for row in columns.rows()]
-
-
 def concatenated(parts: Sequence[EncodedColumns]) -> EncodedColumns:
-    """Concatenate the parts, of which there must be at least one."""
-    keys, values, stamps = zip(*parts, strict=True)
-    return EncodedColumns(pa.concat_arrays(keys), pa.concat_arrays(values), np.concatenate(stamps))
+    """Concatenate the parts, of which there must be at least one, all with the same `around`."""
+    keys, values, stamps, around = zip(*parts, strict=True)
+    return EncodedColumns(pa.concat_arrays(keys), pa.concat_arrays(values), np.concatenate(stamps), around[0])
 
 
 def take_parts(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedColumns], Ints | None]:

@@ -1,9 +1,9 @@
 """The interface of a message format. Each folder beside this module has one, made by drainer.protocol.registry.
 
-    encoder.table(table)           compiled once for each version of a table
-        .encode(changes)           one key and value for each row
-    encoder.frame(rows)            messages from the rows of one partition, in its order
-    encoder.ddl / resolved / ...   the other events; `ddl_scope` says how many partitions get a DDL
+    encoder.table(table)                   compiled once for each version of a table
+        .encode_columns(changes)           one key and value for each row
+    encoder.frame_columns(parts, chosen)   messages from the rows of one partition, in its order
+    encoder.ddl / resolved / ...           the other events; `ddl_scope` says how many partitions get a DDL
 
 Encoders can be pickled. What they have compiled is not pickled with them.
 """
@@ -11,7 +11,7 @@ Encoders can be pickled. What they have compiled is not pickled with them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -66,14 +66,6 @@ class DdlScope(Enum):
     NONE = "none"
 
 
-class EncodedRow(NamedTuple):
-    """One row's part of a message, before framing. `value`: None for a tombstone, in protocols that have tombstones."""
-
-    key: bytes | None
-    value: bytes | None
-    commit_ts: int
-
-
 class Message(NamedTuple):
     """One Kafka record. `rows`: the number of row changes in it. `commit_ts`: of the last row change, or of the
     event."""
@@ -108,8 +100,8 @@ class Encoder(ABC):
     """One protocol with its options.
 
     `name`: in TiCDC's `protocol` option. `ddl_scope`: which partitions get a DDL. `joins_transactions`: all rows of a
-    transaction are joined in one message. Such messages can only be joined from rows; columns must then hold only rows
-    whose transaction has no other row in their partition. `table_class`: encodes rows of one version of a table.
+    transaction are joined in one message, so a row whose transaction has other rows in its partition must be encoded by
+    `TableEncoder.encode_joinable`. `table_class`: encodes rows of one version of a table.
 
     `registers`: messages contain the ids of registered schemas. The driver registers the schemas that
     `required_schemas` returns and adds their ids to the encoders before it sends these to the executors. If an id is
@@ -130,14 +122,10 @@ class Encoder(ABC):
         return self._tables.get(table.key, lambda: self.table_class(table, self.options))
 
     @abstractmethod
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        """Frame rows into messages within the limits of a batch. A single row above the limit becomes a message of its
-        own: the sender must compare its `length` (drainer.protocol.large)."""
-
-    @abstractmethod
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
-        """Frame rows that were encoded as columns, as `frame` does. `chosen`: positions in the concatenation of all
-        parts, at least one."""
+        """Frame rows into messages within the limits of a batch. `chosen`: positions in the concatenation of all
+        parts, at least one. A single row above the limit becomes a message of its own: the sender must compare its
+        `length` (drainer.protocol.large)."""
 
     @abstractmethod
     def ddl(self, ddl: Ddl) -> list[Message]:

@@ -9,14 +9,14 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
 import numpy as np
 
 from drainer.protocol.claim_store import ClaimStore
-from drainer.protocol.encoder import RECORD_OVERHEAD, Decoder, EncodedRow, Encoder, Message
+from drainer.protocol.encoded_columns import EncodedColumns, concatenated
+from drainer.protocol.encoder import Decoder, Encoder, Message
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge
 from drainer.protocol.event import RowEvent
 from drainer.protocol.json_read import parse
@@ -48,25 +48,21 @@ class LargeMessages:
     changefeed: str
     store: ClaimStore | None = None
 
-    def fits(self, row_bytes: int) -> bool:
-        """Return whether a row is below the limit in any message. `row_bytes`: the length of its key and value
-        together."""
-        return row_bytes <= self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
-
-    def fitted(self, table: TableEncoder, changes: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
-        """Return `rows`, which `table` encoded from `changes`, with the too large ones replaced. Claims are stored when
-        this method returns.
+    def fitted(self, table: TableEncoder, changes: RowChanges, parts: list[EncodedColumns]) -> list[EncodedColumns]:
+        """Return `parts`, which `table` encoded from `changes`, with the too large rows replaced. Claims are stored
+        when this method returns.
 
         Raises MessageTooLarge for a row that the configured option cannot make small enough, EncodeError if the table
         of such a row has no handle key, ClaimStoreError if a claim cannot be stored.
         """
-        if self.fits(sum(max(map(len, filter(None, map(itemgetter(part), rows))), default=0) for part in (0, 1))):
-            return rows
-        near = [at for at, (key, value, _) in enumerate(rows) if not self.fits(len(key or b"") + len(value or b""))]
-        wholes = {at: _single(self.encoder, rows[at]) for at in near}
+        room = self.message_bytes_max - _FRAME_MAX
+        if all(int(part.lengths().max(initial=0)) <= room for part in parts):
+            return parts
+        rows = concatenated(parts)
+        wholes = {at: self._single(rows, at) for at in np.flatnonzero(rows.lengths() > room).tolist()}
         large = [at for at, whole in wholes.items() if whole.length > self.message_bytes_max]
         if not large:
-            return rows
+            return parts
         option = self.options.large_message_handle_option
         if option == "none":
             raise self._too_large(changes, large[0], wholes[large[0]].length)
@@ -75,12 +71,11 @@ class LargeMessages:
             smaller = self._checked(some, table.encode_handle_only(some))
         else:
             smaller = self._claimed(table, some, [wholes[at] for at in large])
-        found = list(rows)
-        for at, row in zip(large, smaller, strict=True):
-            found[at] = row
-        return found
+        order = np.arange(len(changes))
+        order[large] = np.arange(len(changes), len(changes) + len(large))
+        return [concatenated([rows, smaller]).take(order)]
 
-    def _claimed(self, table: TableEncoder, some: RowChanges, wholes: Sequence[Message]) -> list[EncodedRow]:
+    def _claimed(self, table: TableEncoder, some: RowChanges, wholes: Sequence[Message]) -> EncodedColumns:
         if self.store is None:
             raise EncodeError('large-message-handle-option is "claim-check", and there is no store for claims')
         names = [claim_name(self.changefeed, some, at) for at in range(len(some))]
@@ -90,12 +85,17 @@ class LargeMessages:
             self.store.put(name, (whole.value or b"") if raw else _content(whole))
         return rows
 
-    def _checked(self, some: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
-        for at, row in enumerate(rows):
-            length = _single(self.encoder, row).length
+    def _checked(self, some: RowChanges, parts: list[EncodedColumns]) -> EncodedColumns:
+        rows = concatenated(parts)
+        for at in range(len(some)):
+            length = self._single(rows, at).length
             if length > self.message_bytes_max:
                 raise self._too_large(some, at, length)
         return rows
+
+    def _single(self, rows: EncodedColumns, at: int) -> Message:
+        (message,) = self.encoder.frame_columns([rows], np.array([at]))
+        return message
 
     def _too_large(self, changes: RowChanges, at: int, length: int) -> MessageTooLarge:
         table = changes.table
@@ -105,11 +105,6 @@ class LargeMessages:
             f"topic's max.message.bytes and max-message-bytes, or choose large-message-handle-option = "
             f'"claim-check" or "handle-key-only"'
         )
-
-
-def _single(encoder: Encoder, row: EncodedRow) -> Message:
-    (message,) = encoder.frame([row])
-    return message
 
 
 def _content(whole: Message) -> bytes:

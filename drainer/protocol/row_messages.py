@@ -5,17 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import tzinfo
-from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from drainer.batch.work import Kind
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of, take_parts
-from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Encoder, Message
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, take_parts
+from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers
 from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
@@ -60,7 +58,7 @@ class RowMessages:
         """Yield chunks of at most `messages` messages. A chunk ends at the first message with which it has `size` bytes
         or more."""
         parts, back = take_parts(self._parts, self._chosen)
-        lengths = np.concatenate([_lengths(part) for part in parts])
+        lengths = np.concatenate([part.lengths() for part in parts])
         ends = np.cumsum(lengths if back is None else lengths[back])
         begin = before = 0
         while begin < len(ends):
@@ -70,16 +68,6 @@ class RowMessages:
                 some, order = take_parts(parts, np.arange(begin, end) if back is None else back[begin:end])
             yield _chunk(some, order, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
-
-
-def _lengths(columns: EncodedColumns) -> Ints:
-    """Return the length of each row's message, in bytes."""
-    found = np.full(len(columns.commit_ts), RECORD_OVERHEAD)
-    for column in (columns.keys, columns.values):
-        if column.null_count < len(column):
-            lengths = pc.binary_length(column)
-            found += (pc.fill_null(lengths, 0) if column.null_count else lengths).to_numpy()
-    return found
 
 
 def _chunk(parts: Sequence[EncodedColumns], chosen: Ints | None, size: int) -> Chunk:
@@ -105,11 +93,7 @@ def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes |
 class OneRowMessages(Encoder):
     """The base class of such encoders."""
 
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
-        return cast("Iterator[Message]", map(made, ((key, value, 1, commit_ts) for key, value, commit_ts in rows)))
-
-    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
         return RowMessages(parts, chosen)
 
 
@@ -127,15 +111,16 @@ class TableEncoder(ABC):
         indexes = range(len(table.columns))
         self._all = tuple(sorted(indexes, key=lambda index: table.columns[index].name) if self.BY_NAME else indexes)
 
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        """Encode each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
-        return rows_of(self.encode_columns(changes))
-
     @abstractmethod
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """Encode the same as consecutive parts of columns. Raises as `encode`."""
+        """Encode each row, in the order of `changes`, as consecutive parts. Raises EncodeError naming table, column and
+        commit_ts."""
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+    def encode_joinable(self, changes: RowChanges) -> list[EncodedColumns]:
+        """Encode rows whose transactions may have other rows in their partition; see Encoder.joins_transactions."""
+        raise NotImplementedError
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
         """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
         each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
         has no handle key. registry.check refuses the options that need it for protocols without such messages."""
@@ -198,9 +183,9 @@ class DocumentTable(TableEncoder):
         """Return the keys of messages. `image`: that of all columns, if messages have keys."""
         return null_column(count)
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
         mark = "handle" if claims is None else "claim"
-        return rows_of(self._encode(changes, self._handle(changes), mark, claims))
+        return self._encode(changes, self._handle(changes), mark, claims)
 
     def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
         """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.encoder import Message
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from tests.support.encoded import EncodedRow, encoded_rows, framed_rows, handle_only_rows
 
 _ALIASES: Final = {"open_output_old_value": "output_old_value"}
 
@@ -21,6 +22,6 @@ def options_of(given: Mapping[str, Any] | None, **more: Any) -> ProtocolOptions:
 def encoded(changes: RowChanges, options: ProtocolOptions, *, handle_only: bool = False) -> tuple[EncodedRow, Message]:
     encoder = OpenEncoder(options)
     table = encoder.table(changes.table)
-    (row,) = table.encode_handle_only(changes) if handle_only else table.encode(changes)
-    (message,) = encoder.frame([row])
+    (row,) = handle_only_rows(table, changes) if handle_only else encoded_rows(table, changes)
+    (message,) = framed_rows(encoder, [row])
     return row, message

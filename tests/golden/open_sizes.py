@@ -14,6 +14,7 @@ from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
 from tests.golden.open_encoded import encoded, options_of
 from tests.golden.vector_files import Vector, only
+from tests.support.encoded import encoded_rows, fitted_rows, framed_rows
 from tests.support.open_rows import row_of
 
 
@@ -54,10 +55,10 @@ def check_size(vector: Vector) -> None:
     for limit in (fits_at, too_large_at):
         fit = LargeMessages(encoder, options_of(None), limit, "test")
         if limit == fits_at:
-            assert fit.fitted(table, changes, [row]) == [row]
+            assert fitted_rows(fit, table, changes, [row]) == [row]
             continue
         with pytest.raises(MessageTooLarge, match=f" has {length:,} bytes, and {limit:,} are allowed"):
-            fit.fitted(table, changes, [row])
+            fitted_rows(fit, table, changes, [row])
 
 
 def _check_claim_size(vector: Vector) -> None:
@@ -75,15 +76,15 @@ def _check_claim_size(vector: Vector) -> None:
     changes, _, _ = row_of({**described, "columns": [*given["handle_key_columns"], large]})
     encoder, store = OpenEncoder(options), _OneStore(claim)
     table = encoder.table(changes.table)
-    rows = table.encode(changes)
-    (row,) = LargeMessages(encoder, options, total, "test", store).fitted(table, changes, rows)
-    (message,) = encoder.frame([row])
+    rows = encoded_rows(table, changes)
+    (row,) = fitted_rows(LargeMessages(encoder, options, total, "test", store), table, changes, rows)
+    (message,) = framed_rows(encoder, [row])
     assert (row.key or b"").decode() == key
     assert decompress(row.value or b"", compression).decode() == value
     assert (len(row.key or b""), len(value), len(row.value or b"")) == (key_length, value_length, compressed_length)
     assert message.length == total
     with pytest.raises(MessageTooLarge):
-        LargeMessages(encoder, options, total - 1, "test", store).fitted(table, changes, rows)
+        fitted_rows(LargeMessages(encoder, options, total - 1, "test", store), table, changes, rows)
     assert len(store.objects) == 1
 
 
@@ -93,9 +94,9 @@ def check_batching(vector: Vector) -> None:
     messages, length, per_message, rule, rows_most, last_rows, total = only(vector["expected"], "messages", names)
     assert rule in (None, "len(Key)+len(Value)+36") and RECORD_OVERHEAD == 36
     changes, _, _ = row_of(repeated["input"])
-    (row,) = OpenEncoder(options_of(None)).table(changes.table).encode(changes)
+    (row,) = encoded_rows(OpenEncoder(options_of(None)).table(changes.table), changes)
     options = options_of(None, max_message_bytes=max_bytes, max_batch_size=max_rows)
-    found = list(OpenEncoder(options).frame(row for _ in range(count)))
+    found = list(framed_rows(OpenEncoder(options), (row for _ in range(count))))
     assert len(found) == messages
     assert max(message.length for message in found) <= (length or max_bytes)
     assert per_message is None or {message.rows for message in found} == {per_message}

@@ -26,6 +26,7 @@ from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, merged
 from drainer.schema.steps import Ddl
 from tests.golden.test_dispatch import PROTOCOLS, Step, steps_of
 from tests.support.capture import GOLDEN, find_sets
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.protocol_options import protocol_options
 
 pytestmark = pytest.mark.timeout(600)
@@ -101,7 +102,9 @@ class Written:
             encoder = self._encoder.with_ids(self._schemas.add(wanted))
         messages = [] if table.key in self._told else encoder.bootstrap(table, 0)
         self._told.add(table.key)
-        messages += [one for row in encoder.table(table, topic).encode(changes) for one in encoder.frame([row])]
+        messages += [
+            one for row in encoded_rows(encoder.table(table, topic), changes) for one in framed_rows(encoder, [row])
+        ]
         events = [event for one in messages for event in self._decoder.decode(one.key, one.value)]
         return messages, [event for event in events if isinstance(event, RowEvent)]
 

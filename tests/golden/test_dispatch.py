@@ -24,7 +24,7 @@ from drainer.kafka_check.__main__ import check
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, Record
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
+from drainer.protocol.encoder import DdlScope, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
@@ -38,6 +38,7 @@ from drainer.schema.steps import Ddl, Rows
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.encoded import EncodedRow, encoded_rows, framed_rows
 from tests.support.http_registry import Registry, serving
 from tests.support.protocol_options import protocol_options
 from tests.support.recorded_steps import batch_of
@@ -194,13 +195,13 @@ class Wire(Topics):
             table, stamps = routes.changes.table, zip(routes.partitions, routes.changes.order, strict=True)
             self.keys[table.schema, table.name] = tuple(table.columns[place].name for place in table.handle)
             self._tell(table, routes.topic)
-            encoded = self._encoder(table, routes.topic).table(table, routes.topic).encode(routes.changes)
+            encoded = encoded_rows(self._encoder(table, routes.topic).table(table, routes.topic), routes.changes)
             for (partition, order), row in zip(stamps, encoded, strict=True):
                 rows.setdefault(KafkaPartition(routes.topic, int(partition)), []).append((int(order), row))
             self.rows += len(routes)
         for place, of in rows.items():
             of.sort(key=lambda one: one[0])
-            self._write(place, self.encoder.frame(row for _, row in of))
+            self._write(place, framed_rows(self.encoder, (row for _, row in of)))
 
     def _encoder(self, table: Table, topic: str) -> Encoder:
         """Avro's schemas are registered first."""

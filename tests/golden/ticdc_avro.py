@@ -48,6 +48,7 @@ from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import access_of
 from tests.golden.vector_files import Vector, only
 from tests.support.avro_tables import changes_of, load, options_of, table_of_schema
+from tests.support.encoded import encoded_rows
 from tests.support.http_registry import Registry, serving
 from tests.support.row_changes import make_changes, make_table
 
@@ -93,7 +94,7 @@ def check_encode(vector: Vector) -> None:
     kind = Kind.UPDATE if found.get("_tidb_op") == "u" else Kind.INSERT
     commit_ts = found.get("_tidb_commit_ts", 1)
     changes = changes_of(table, kind, image, commit_ts)
-    (row,) = encoder.table(table, _TOPIC).encode(changes)
+    (row,) = encoded_rows(encoder.table(table, _TOPIC), changes)
     ours = row.key if is_key else row.value
     assert ours is not None
     if CHECKSUM in found:  # binlogs have none, so it is put in here
@@ -152,7 +153,7 @@ def check_delete(vector: Vector) -> None:
     row = [*(value.encode() if isinstance(value, str) else value for value in key_record.values()), None]
     encoder = AvroEncoder(ProtocolOptions("avro"))
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
-    (made,) = encoder.table(table, _TOPIC).encode(make_changes(table, Kind.DELETE, old=[row]))
+    (made,) = encoded_rows(encoder.table(table, _TOPIC), make_changes(table, Kind.DELETE, old=[row]))
     assert made.key == bytes.fromhex(key_hex)
     assert made.value is None
     key_schema = table_schemas(table, encoder.options).key

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoder import Ddl, EncodedRow
+from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, ResolvedEvent, RowEvent, Value
 from drainer.protocol.open.decoder import OpenDecoder
@@ -18,6 +18,7 @@ from tests.golden.open_encoded import encoded, options_of
 from tests.golden.open_sizes import check_batching, check_compressed, check_size
 from tests.golden.open_values import check_column, check_escape, check_flag, check_handle, check_number, check_string
 from tests.golden.vector_files import Vector, only
+from tests.support.encoded import EncodedRow, encoded_rows, framed_rows, handle_only_rows
 from tests.support.open_rows import Cell, cell_of, row_of, table_of_cells
 from tests.support.row_changes import make_changes
 
@@ -77,11 +78,11 @@ def check_batch(vector: Vector) -> None:
     for one in given:
         only(one, "commit_ts schema table", _ROW)
         changes, _, new = row_of(one)
-        rows += encoder.table(changes.table).encode(changes)
+        rows += encoded_rows(encoder.table(changes.table), changes)
         wanted.append((one["commit_ts"], one.get("row_id", 0), {c.name: c.seen for c in new or []}))
     assert [(row.key or b"").decode() for row in rows] == keys
     assert [(row.value or b"").decode() for row in rows] == values
-    (message,) = encoder.frame(rows)
+    (message,) = framed_rows(encoder, rows)
     assert message.rows == len(given)
     if key_hex:
         assert (message.key or b"").hex() == key_hex
@@ -141,14 +142,16 @@ def check_key(vector: Vector) -> None:
     made = table_of_cells(schema, table, [cell], has_row_id=True, partition_id=partition)
     changes = make_changes(made, Kind.INSERT, new=[[row_id]], commit_ts=ts)
     encoder = OpenEncoder(options_of(None)).table(made)
-    rows = encoder.encode_handle_only(changes) + encoder.encode_handle_only(changes, [claim])
+    rows = handle_only_rows(encoder, changes) + handle_only_rows(encoder, changes, [claim])
     assert isinstance(handle_only, bool)
     ends = [',"ohk":true' if handle_only else "", f',"ccl":{json.dumps(claim)}' if claim else ""]
     begin = expected.removesuffix("".join(ends) + "}")
     written = [(row.key or b"").decode() for row in rows]
     assert written == [begin + ',"ohk":true}', f'{begin},"ccl":{json.dumps(claim)}}}']
-    frame = OpenEncoder(options_of(None)).frame
-    (message,) = frame([EncodedRow(expected.encode(), b'{"u":{"id":{"t":8,"h":true,"f":11,"v":-5}}}', ts)])
+    (message,) = framed_rows(
+        OpenEncoder(options_of(None)),
+        [EncodedRow(expected.encode(), b'{"u":{"id":{"t":8,"h":true,"f":11,"v":-5}}}', ts)],
+    )
     (event,) = OpenDecoder(options_of(None)).decode(message.key, message.value)
     assert isinstance(event, RowEvent)
     read = (

@@ -19,6 +19,7 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
 from tests.support.capture import CaptureSet
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.file_case import record
 
 PLACE = KafkaPartition("topic", 0)
@@ -49,9 +50,9 @@ class _Messages:
             if changes.table.key not in self._known:
                 self._known.add(changes.table.key)
                 self._add(self._encoder.bootstrap(changes.table, int(changes.commit_ts[0])))
-            rows = self._encoder.table(changes.table).encode(changes)
+            rows = encoded_rows(self._encoder.table(changes.table), changes)
             orders = changes.order.tolist()
-            found += [(at, next(iter(self._encoder.frame([row])))) for at, row in zip(orders, rows, strict=True)]
+            found += [(at, next(iter(framed_rows(self._encoder, [row])))) for at, row in zip(orders, rows, strict=True)]
         self._add([message for _, message in sorted(found, key=lambda one: one[0])])
         self.advance(segment.until_ts, version)
 

@@ -24,6 +24,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import DecodedValue, TypeClass
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.typed_columns import read_value
 
 ZONE: Final = "America/New_York"
@@ -83,8 +84,8 @@ class Wire:
         if self._is_file:
             return [(None, value) for value in _transactions(changes, self.case.options.zone)]
         self._meet(changes.table)
-        rows = self.encoder.table(changes.table, TOPIC).encode(changes)
-        return [(message.key, message.value) for message in self.encoder.frame(rows)]
+        rows = encoded_rows(self.encoder.table(changes.table, TOPIC), changes)
+        return [(message.key, message.value) for message in framed_rows(self.encoder, rows)]
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         return [*decode(value or b"").events()] if self._is_file else self._decoder.decode(key, value)

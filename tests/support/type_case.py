@@ -22,6 +22,7 @@ from drainer.protocol.registry import make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 
 FILE: Final = Path(__file__).resolve().parents[1] / "cases" / "protocol" / "types.txt"
@@ -156,14 +157,14 @@ def said_of(kind: FieldType, value: DecodedValue) -> dict[str, tuple[str, str]]:
 
 
 def _document(options: ProtocolOptions, table: Table, value: DecodedValue) -> Any:
-    (row,) = make_encoder(options).table(table).encode(make_changes(table, Kind.INSERT, new=[(1, value)]))
+    (row,) = encoded_rows(make_encoder(options).table(table), make_changes(table, Kind.INSERT, new=[(1, value)]))
     return json.loads(row.value or b"")
 
 
 def _avro(table: Table, value: DecodedValue) -> tuple[str, str]:
     """The value is what fastavro reads; bytes as text in latin1."""
     encoder, schemas = ready(table, ProtocolOptions("avro"))
-    (row,) = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[(1, value)]))
+    (row,) = encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[(1, value)]))
     schema = json.loads(schemas(2))
     found: Any = fastavro.schemaless_reader(BytesIO((row.value or b"")[5:]), fastavro.parse_schema(schema), None)
     kind = schema["fields"][1]["type"]

@@ -12,6 +12,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from tests.support.encoded import encoded_rows, framed_rows
 
 
 def counted(*messages: Sequence[int]) -> list[Counted]:
@@ -40,7 +41,7 @@ def test_differences_names_missing_repeated_and_unknown_ids(messages: Sequence[S
 def test_id_of_finds_row_ids_in_messages_of_each_protocol(protocol: str) -> None:
     changes = changes_of(*CASES["sbtest"], 20, Kind.INSERT)
     encoder, decoder = encoder_of(protocol, changes.table), make_decoder(ProtocolOptions(protocol))
-    messages = encoder.frame(encoder.table(changes.table).encode(changes))
+    messages = framed_rows(encoder, encoded_rows(encoder.table(changes.table), changes))
     events = [event for message in messages for event in decoder.decode(message.key, message.value)]
     assert changes.new is not None
     assert [id_of(event) for event in events if isinstance(event, RowEvent)] == changes.new[0].to_pylist()

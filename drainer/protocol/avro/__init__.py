@@ -4,5 +4,5 @@ encoder = AvroEncoder(options)                         # or registry.make_encode
 for required in encoder.required_schemas(topic, table):
     ...                                                # the driver registers the schema and gets its id
 encoder = encoder.with_ids(ids)                        # can be pickled and sent to the executors
-encoder.table(table, topic).encode(changes)            # raises SchemaIdMissing if a schema must be registered first
+encoder.table(table, topic).encode_columns(changes)    # raises SchemaIdMissing if a schema must be registered first
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, columns_of, compressed, large_binary, take_rows
-from drainer.protocol.encoder import Ddl, EncodedRow, Encoder, Message
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
+from drainer.protocol.encoder import Ddl, Encoder, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
@@ -219,12 +219,12 @@ class OpenTableEncoder(TableEncoder):
         column_indexes = self._handle(changes) if delete_handle else self._all
         return [self._columns(piece, column_indexes, _WHOLE) for piece in _pieces(changes) if len(piece)]
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
         end: Any = _HANDLE_ONLY
         if claims is not None:
             end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
         column_indexes = self._handle(changes)
-        return self._columns(changes, column_indexes, end).rows() if len(changes) else []
+        return [self._columns(changes, column_indexes, end)] if len(changes) else []
 
     def _columns(self, changes: RowChanges, column_indexes: tuple[int, ...], key_end: Any) -> EncodedColumns:
         values = compressed(self._documents_of(changes, column_indexes), self._compression)
@@ -304,9 +304,6 @@ ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
 class OpenEncoder(Encoder):
     name = "open-protocol"
     table_class = OpenTableEncoder
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame(columns_of(rows), self.options.max_message_bytes, self.options.max_batch_size)
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
         return frame(take_rows(parts, chosen), self.options.max_message_bytes, self.options.max_batch_size)

@@ -1,10 +1,11 @@
 """The secondary binlog (secondary_binlog.proto): all rows of a transaction are one message.
 
-`EncodedRow.value` is a table's field `mutations` with one row. `EncodedRow.key` identifies the transaction and the
-table: start_ts, then the table's fields in front of the mutations, then those after them. `frame` joins consecutive
-rows with equal commit_ts and start_ts to a message, and within it consecutive rows of one table. Messages have no key.
+`encode_columns` is for rows whose transaction has no other row in their partition: each is a complete message.
 
-Encoded columns only hold rows whose transaction has no other row in their partition, so each row is a complete message.
+`encode_joinable` is for all others. A value is a table's field `mutations` with one row; a key is the transaction's
+start_ts; `around` are the table's fields in front of the mutations and those behind them. `frame_columns` joins
+consecutive rows with equal commit_ts and start_ts to a message, and within it consecutive rows of one table. Messages
+have no key.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
-from struct import Struct
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
+from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined, uvarints
-from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoded_columns import EncodedColumns, null_column, take_parts
+from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import converted
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
@@ -34,30 +36,7 @@ from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
 
 NAME: Final = "secondary-binlog"
-_KEY: Final = Struct("<QI")  # start_ts, and the length of the fields in front of the mutations
-_START_BYTES: Final = 8
 _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
-
-
-def frame(given: Sequence[EncodedRow]) -> Iterator[Message]:
-    """Yield a message for each transaction."""
-    commits = np.array([row.commit_ts for row in given], np.uint64)
-    stamps = joined([uvarints(commits)], len(given)).to_pylist()
-    begin = 0
-    while begin < len(given):
-        key, mutation, commit_ts = given[begin]
-        end = _end(given, begin)
-        if end == begin + 1:  # the case of most transactions: the same result as below, much faster
-            table = _table(key or b"", (mutation or b"",))
-            data = b"\x0a" + VARINTS[len(table)] + table
-        else:
-            tables = groupby(given[begin:end], key=attrgetter("key"))
-            data = b"".join(
-                field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table])) for key, of_table in tables
-            )
-        value = b"".join((b"\x08\x00\x10", stamps[begin], b"\x1a", VARINTS[len(data)], data))
-        yield Message(None, value, end - begin, commit_ts)
-        begin = end
 
 
 class SecondaryTable(TableEncoder):
@@ -67,14 +46,6 @@ class SecondaryTable(TableEncoder):
         super().__init__(table, options)
         self._zone = options.zone
         self._before, self._behind = _described(table)
-        self._length, self._fields = len(self._before), self._before + self._behind
-
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        values = joined(self._mutations(changes).pieces, len(changes)).to_pylist()
-        starts = changes.start_ts.tolist()
-        keys = {start_ts: _KEY.pack(start_ts, self._length) + self._fields for start_ts in set(starts)}
-        stamps = changes.commit_ts.tolist()
-        return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """See row_messages.TableEncoder. The rows must meet the condition in the module's docstring."""
@@ -83,6 +54,14 @@ class SecondaryTable(TableEncoder):
             return []
         values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
         return [EncodedColumns(null_column(count), values, changes.commit_ts)]
+
+    def encode_joinable(self, changes: RowChanges) -> list[EncodedColumns]:
+        count = len(changes)
+        if not count:
+            return []
+        starts = pa.array([start_ts.to_bytes(8, "big") for start_ts in changes.start_ts.tolist()], pa.large_binary())
+        values = joined(self._mutations(changes).pieces, count)
+        return [EncodedColumns(starts, values, changes.commit_ts, (self._before, self._behind))]
 
     def _mutations(self, changes: RowChanges) -> Sized:
         """Encode rows as fields `mutations`."""
@@ -110,8 +89,8 @@ class SecondaryEncoder(OneRowMessages):
     joins_transactions = True
     table_class = SecondaryTable
 
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame(list(rows))
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
+        return super().frame_columns(parts, chosen) if parts[0].around is None else _joined(parts, chosen)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
@@ -119,21 +98,34 @@ class SecondaryEncoder(OneRowMessages):
         return [Message(None, b"\x08\x01\x10" + signed(ddl.commit_ts) + field(b"\x22", data), 0, ddl.commit_ts)]
 
 
-def _end(rows: Sequence[EncodedRow], begin: int) -> int:
-    """Return the position after the last row of the transaction that begins at `begin`."""
-    key, _, commit_ts = rows[begin]
-    start = (key or b"")[:_START_BYTES]
-    end = begin + 1
-    while end < len(rows) and rows[end].commit_ts == commit_ts and (rows[end].key or b"")[:_START_BYTES] == start:
-        end += 1
-    return end
-
-
-def _table(key: bytes, mutations: Sequence[bytes]) -> bytes:
-    """Return a message `Table`."""
-    _, length = _KEY.unpack_from(key)
-    middle = _KEY.size + length
-    return b"".join((key[_KEY.size : middle], *mutations, key[middle:]))
+def _joined(parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
+    """Yield a message for each transaction."""
+    taken, back = take_parts(parts, chosen)
+    rows = [
+        (*row, part.around or (b"", b""))
+        for part in taken
+        for row in zip(part.keys.to_pylist(), part.values.to_pylist(), part.commit_ts.tolist(), strict=True)
+    ]
+    rows = rows if back is None else [rows[at] for at in back.tolist()]
+    stamps = joined([uvarints(np.array([commit_ts for _, _, commit_ts, _ in rows], np.uint64))], len(rows)).to_pylist()
+    begin = 0
+    while begin < len(rows):
+        start, mutation, commit_ts, around = rows[begin]
+        end = begin + 1
+        while end < len(rows) and rows[end][2] == commit_ts and rows[end][0] == start:
+            end += 1
+        if end == begin + 1:  # the case of most transactions: the same result as below, much faster
+            table = around[0] + mutation + around[1]
+            data = b"\x0a" + VARINTS[len(table)] + table
+        else:
+            tables = groupby(rows[begin:end], key=itemgetter(3))
+            data = b"".join(
+                field(b"\x0a", b"".join((before, *(row[1] for row in of_table), behind)))
+                for (before, behind), of_table in tables
+            )
+        value = b"".join((b"\x08\x00\x10", stamps[begin], b"\x1a", VARINTS[len(data)], data))
+        yield Message(None, value, end - begin, commit_ts)
+        begin = end
 
 
 def _described(table: Table) -> tuple[bytes, bytes]:

@@ -18,8 +18,8 @@ from drainer.protocol.avro.blocks import Piece, beside, constant, in_union, join
 from drainer.protocol.avro.column import filled, real
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, rows_of
-from drainer.protocol.encoder import Ddl, EncodedRow, Message
+from drainer.protocol.encoded_columns import EncodedColumns
+from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
@@ -56,12 +56,12 @@ class SimpleAvroTable(TableEncoder):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
         rows = len(changes)
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
             claim = [pa.array([_SOME + _string(text) for text in claims], pa.binary())]
-        return rows_of(self._encode(changes, self._handle(changes), [*claim, constant(_SOME + b"\x01", rows)]))
+        return self._encode(changes, self._handle(changes), [*claim, constant(_SOME + b"\x01", rows)])
 
     def _encode(self, changes: RowChanges, column_indexes: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
         rows = len(changes)

@@ -19,7 +19,7 @@ from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.encoder import Message
 from drainer.protocol.large import LargeMessages, message_bytes_max
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -161,29 +161,15 @@ class Publication:
     def _framed(self, routes: Sequence[Routes]) -> Framed | None:
         """Return a function that makes messages of the events of given indexes, counted over all routes; None if there
         are no events."""
-        columns = self._columns(routes)
-        if columns:
-            return lambda chosen: self.encoder.frame_columns(columns, chosen)
-        rows = [row for of in routes for row in self._encoded(of)]
-        return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
+        alone = not self.encoder.joins_transactions or _are_alone(routes)
+        parts = [part for of in routes for part in self._encoded(of, alone=alone)]
+        return (lambda chosen: self.encoder.frame_columns(parts, chosen)) if parts else None
 
-    def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
-        """Encode the events column by column. Return [] if they must be encoded row by row: the protocol needs rows, or
-        a row is so long that it needs a message of its own kind (large.py)."""
-        if self.encoder.joins_transactions and not _are_alone(routes):
-            return []
-        found: list[EncodedColumns] = []
-        for of in routes:
-            table = self.encoder.table(of.changes.table, of.topic)
-            parts = table.encode_columns(of.changes)
-            if not all(self._large_of(of.topic).fits(part.longest()) for part in parts):
-                return []
-            found += parts
-        return found
-
-    def _encoded(self, routes: Routes) -> list[EncodedRow]:
+    def _encoded(self, routes: Routes, *, alone: bool) -> list[EncodedColumns]:
+        """`alone`: each event is the only one of its transaction, or the protocol does not join transactions."""
         table = self.encoder.table(routes.changes.table, routes.topic)
-        return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
+        encode = table.encode_columns if alone else table.encode_joinable
+        return self._large_of(routes.topic).fitted(table, routes.changes, encode(routes.changes))
 
     def check_claims(self) -> None:
         """Check that the store for messages that are too large for Kafka (claim-check) can be written, if it is

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from drainer.batch.work import Kind
 from drainer.kafka_consumer.__main__ import main
 from drainer.protocol.encoder import Ddl, Message
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.kafka import Broker
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.kafka_check.test_command import ENCODER, TABLE, rows
@@ -30,7 +31,7 @@ def changed(kind: Kind, key: int, value: int, commit_ts: int) -> list[Message]:
     old = None if kind is Kind.INSERT else [[key, 0]]
     new = None if kind is Kind.DELETE else [[key, value]]
     changes = make_changes(TABLE, kind, old=old, new=new, commit_ts=commit_ts)
-    return list(ENCODER.frame(ENCODER.table(TABLE).encode(changes)))
+    return list(framed_rows(ENCODER, encoded_rows(ENCODER.table(TABLE), changes)))
 
 
 def test_kafka_consumer_applies_rows_and_ddls_once_over_several_runs(kafka: Broker, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from drainer.protocol.avro.schema import table_schemas
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import encoded_rows
 from tests.support.jvm import PYSPARK_JARS, running_jvm
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES
@@ -101,7 +102,7 @@ def test_java_avro_reads_every_type_and_writes_equal_bytes(avro: Java) -> None:
     ]
     rows.append([3, *(value for of in VALUES.values() for value in (None, of[0]))])
     old = rows[1:] + rows[:1]
-    for row in encoder.table(table, TOPIC).encode(make_changes(table, Kind.UPDATE, old=old, new=rows)):
+    for row in encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.UPDATE, old=old, new=rows)):
         for data, schema_id in ((row.key, 1), (row.value, 2)):
             assert data is not None
             record = avro.read(data[5:], schemas(schema_id))
@@ -122,7 +123,7 @@ def test_java_avro_reads_decimals_unchanged(avro: Java) -> None:
     encoder, _ = ready(table, ProtocolOptions("avro"))
     numbers = [0, 1, -1, 127, 128, -128, -129, *(dice.randrange(-(10**20) + 1, 10**20) for _ in range(40))]
     texts: list[DecodedValue] = [f"{'-' if n < 0 else ''}{abs(n) // 1000}.{abs(n) % 1000:03d}" for n in numbers]
-    made = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[[text] for text in texts]))
+    made = encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[[text] for text in texts]))
     assert [avro.decimal(row.value[6:], 20, 3) for row in made if row.value is not None] == texts
 
 
@@ -146,7 +147,7 @@ def test_java_avro_fills_added_column_with_its_default(
     options = ProtocolOptions("avro", avro_defaults="avro")
     before = make_table("s", "t", [("a", FieldType(Tp.LONG))])
     encoder, schemas = ready(before, options)
-    (row,) = encoder.table(before, TOPIC).encode(make_changes(before, Kind.INSERT, new=[[1]]))
+    (row,) = encoded_rows(encoder.table(before, TOPIC), make_changes(before, Kind.INSERT, new=[[1]]))
     added = with_default(kind, **default)
     after = make_table("s", "t", [("a", FieldType(Tp.LONG)), ("c", kind)])
     newest = table_schemas(type(after)(after.schema, after.info, (*before.columns, *added.columns), 2, 2), options)

@@ -23,6 +23,7 @@ from tests.support import kafka_case
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.change_replay import commits
 from tests.support.connect import Connect, running_connect
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.kafka import Broker
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table
@@ -158,8 +159,8 @@ def produced(kafka: Broker, options: ProtocolOptions, *, more: str = "") -> str:
         primary=["id"],
     )
     encoder = make_encoder(options)
-    rows = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[(1 << 64) - 1, GREATEST_FLOAT]]))
-    messages = [*encoder.frame(rows)]
+    rows = encoded_rows(encoder.table(table), make_changes(table, Kind.INSERT, new=[[(1 << 64) - 1, GREATEST_FLOAT]]))
+    messages = [*framed_rows(encoder, rows)]
     if more == "DDL":
         messages = [*encoder.ddl(Ddl(1, 1, "ks", "t", "CREATE TABLE t (id INT)", 3, None, table)), *messages]
     if more == "watermark":
@@ -276,8 +277,8 @@ def topic(
     """The name of a connector that reads the test's rows as inserts."""
     table = make_table("ks", "t", columns, **keys)
     encoder = make_encoder(ProtocolOptions("debezium"))
-    encoded = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=rows))
-    name = sent(kafka, [*encoder.frame(encoded)])
+    encoded = encoded_rows(encoder.table(table), make_changes(table, Kind.INSERT, new=rows))
+    name = sent(kafka, [*framed_rows(encoder, encoded)])
     mariadb.query("CREATE DATABASE ks")
     mariadb.query(f"CREATE TABLE ks.t ({create})")
     connect.jdbc_sink(name, name, mariadb)

@@ -19,6 +19,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import access_of
+from tests.support.encoded import encoded_rows
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table
 
@@ -54,7 +55,7 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
     required = encoder.required_schemas(topic, table)
     assert [one.subject for one in required] == subjects
     with pytest.raises(SchemaIdMissing, match=" and ".join(subjects)):
-        encoder.table(table, topic).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
+        encoded_rows(encoder.table(table, topic), make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
 
     first = client(schema_registry)
     first.check()
@@ -64,7 +65,9 @@ def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistry
     for one in required:
         assert first.schema(ids[one.subject][one.fingerprint]) == one.schema
 
-    (row,) = encoder.with_ids(ids).table(table, topic).encode(make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]]))
+    (row,) = encoded_rows(
+        encoder.with_ids(ids).table(table, topic), make_changes(table, Kind.INSERT, new=[[1, b"a", "2.50"]])
+    )
     (event,) = AvroDecoder(OPTIONS, client(schema_registry).schema).decode(row.key, row.value)
     assert isinstance(event, RowEvent)
     assert event.change is Change.INSERT
@@ -89,7 +92,7 @@ def test_compatible_column_changes_are_registered_and_read_by_newest_schema(
     wider = table_with(("n", FieldType(Tp.LONGLONG)), version=5)
     wider = replace(wider, columns=(*wider.columns, dropped.columns[-1]))
     oldest = encoder_for(registry, topic, plain).table(plain, topic)
-    (row,) = oldest.encode(make_changes(plain, Kind.UPDATE, old=[[7, b"x", None]], new=[[7, b"y", 41]]))
+    (row,) = encoded_rows(oldest, make_changes(plain, Kind.UPDATE, old=[[7, b"x", None]], new=[[7, b"y", 41]]))
     assert row.value is not None
     written = fastavro.parse_schema(json.loads(registry.schema(int.from_bytes(row.value[1:5], "big"))))
     for table, more in (

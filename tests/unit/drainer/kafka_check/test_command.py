@@ -38,6 +38,7 @@ from drainer.kafka_reading.records import (
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.kafka_consumer.test_sqlite import consumer
 
@@ -50,7 +51,7 @@ ENCODER = make_encoder(ProtocolOptions("open-protocol"))
 def rows(*changes: tuple[int, int]) -> list[Message]:
     """Inserts of (id, commit_ts)."""
     made = [make_changes(TABLE, Kind.INSERT, new=[[key, 0]], commit_ts=commit_ts) for key, commit_ts in changes]
-    return [message for one in made for message in ENCODER.frame(ENCODER.table(TABLE).encode(one))]
+    return [message for one in made for message in framed_rows(ENCODER, encoded_rows(ENCODER.table(TABLE), one))]
 
 
 def dump(directory: Path, partition: int, messages: Iterable[Message]) -> None:

@@ -15,6 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -39,11 +40,14 @@ def written(options: ProtocolOptions) -> list[object]:
     query = "ALTER TABLE `staff` ADD COLUMN `level` TINYINT UNSIGNED"
     first, second = (7, b"Ann", 3), (7, b"Ann", 200)
     values = [message.value for message in encoder.ddl(ddl_of(query))]
-    values += [row.value for row in rows.encode(make_changes(TABLE, Kind.INSERT, new=[first], commit_ts=COMMIT))]
+    values += [row.value for row in encoded_rows(rows, make_changes(TABLE, Kind.INSERT, new=[first], commit_ts=COMMIT))]
     values += [
-        row.value for row in rows.encode(make_changes(TABLE, Kind.UPDATE, old=[first], new=[second], commit_ts=COMMIT))
+        row.value
+        for row in encoded_rows(rows, make_changes(TABLE, Kind.UPDATE, old=[first], new=[second], commit_ts=COMMIT))
     ]
-    values += [row.value for row in rows.encode(make_changes(TABLE, Kind.DELETE, old=[second], commit_ts=COMMIT))]
+    values += [
+        row.value for row in encoded_rows(rows, make_changes(TABLE, Kind.DELETE, old=[second], commit_ts=COMMIT))
+    ]
     values += [message.value for message in encoder.resolved(COMMIT)]
     values += [message.value for message in encoder.bootstrap(TABLE, COMMIT)]
     return [json.loads(value or b"") for value in values]

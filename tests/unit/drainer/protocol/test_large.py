@@ -14,7 +14,6 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from drainer.batch.work import Kind
 from drainer.protocol.claim_store import ArrowStore, ClaimStore, ClaimStoreError, arrow_uri, open_store
-from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge, ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.large import LargeMessages, claim_name, claimed_row
@@ -23,6 +22,7 @@ from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 
 INT = FieldType(Tp.LONG, Flag.NOT_NULL)
@@ -72,8 +72,10 @@ def fitted(
 ) -> tuple[list[EncodedRow], list[RowEvent]]:
     encoder, decoder = OpenEncoder(options), OpenDecoder(options)
     table = encoder.table(changes.table)
-    rows = LargeMessages(encoder, options, limit, "feed", store).fitted(table, changes, table.encode(changes))
-    messages = [message for row in rows for message in encoder.frame([row])]
+    rows = fitted_rows(
+        LargeMessages(encoder, options, limit, "feed", store), table, changes, encoded_rows(table, changes)
+    )
+    messages = [message for row in rows for message in framed_rows(encoder, [row])]
     assert all(message.length <= limit for message in messages)
     events = [event for message in messages for event in decoder.decode(message.key, message.value)]
     return rows, [event for event in events if isinstance(event, RowEvent)]
@@ -86,13 +88,13 @@ def notes(events: list[RowEvent]) -> list[object]:
 def test_rows_within_limit_are_returned_unchanged() -> None:
     changes = rows_of(b"a", b"b")
     table = OpenEncoder(OPTIONS).table(TABLE)
-    rows = table.encode(changes)
-    assert LargeMessages(OpenEncoder(OPTIONS), OPTIONS, LIMIT, "feed").fitted(table, changes, rows) is rows
+    parts = table.encode_columns(changes)
+    assert LargeMessages(OpenEncoder(OPTIONS), OPTIONS, LIMIT, "feed").fitted(table, changes, parts) is parts
 
 
 def test_row_of_exactly_limit_fits_and_one_byte_more_does_not() -> None:
     changes = rows_of(b"a" * 100)
-    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    (message,) = framed_rows(OpenEncoder(OPTIONS), encoded_rows(OpenEncoder(OPTIONS).table(TABLE), changes))
     fitted(changes, OPTIONS, limit=message.length)
     with pytest.raises(MessageTooLarge):
         fitted(changes, OPTIONS, limit=message.length - 1)
@@ -151,7 +153,7 @@ def test_claim_check_object_holds_key_and_value_in_base64() -> None:
     store = MemoryStore()
     changes = rows_of(b"b" * 500)
     fitted(changes, CLAIMS, store)
-    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    (message,) = framed_rows(OpenEncoder(OPTIONS), encoded_rows(OpenEncoder(OPTIONS).table(TABLE), changes))
     (content,) = store.objects.values()
     document = json.loads(content)
     assert list(document) == ["key", "value"]
@@ -162,7 +164,7 @@ def test_raw_claim_check_object_holds_only_value() -> None:
     options, store = replace(CLAIMS, claim_check_raw_value=True), MemoryStore()
     changes = rows_of(b"b" * 500)
     fitted(changes, options, store)
-    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    (message,) = framed_rows(OpenEncoder(OPTIONS), encoded_rows(OpenEncoder(OPTIONS).table(TABLE), changes))
     assert list(store.objects.values()) == [message.value]
 
 
@@ -228,7 +230,7 @@ def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
     with pytest.raises(MessageError, match="holds 0 events, not one row"):
         claimed_row(event, OpenDecoder(CLAIMS), store)
     encoder = OpenEncoder(ProtocolOptions("open-protocol"))
-    (both,) = encoder.frame(encoder.table(TABLE).encode(rows_of(b"a", b"b")))
+    (both,) = framed_rows(encoder, encoded_rows(encoder.table(TABLE), rows_of(b"a", b"b")))
     parts = {"key": b64encode(both.key or b"").decode(), "value": b64encode(both.value or b"").decode()}
     store.objects[name] = json.dumps(parts).encode()
     with pytest.raises(MessageError, match="holds 2 events, not one row"):

@@ -18,6 +18,7 @@ from drainer.protocol.large import LargeMessages, claimed_row
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows, fitted_rows, framed_rows
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
@@ -87,8 +88,10 @@ def check(kind: Kind, options: ProtocolOptions, where: object) -> None:
     old, new = (None if kind is Kind.INSERT else OLD), (None if kind is Kind.DELETE else NEW)
     changes, store = make_changes(TABLE, kind, old=old, new=new), open_store(options.claim_check_storage_uri)
     table = encoder.table(TABLE)
-    rows = LargeMessages(encoder, options, LIMIT, "feed", store).fitted(table, changes, table.encode(changes))
-    messages = list(encoder.frame(rows))
+    rows = fitted_rows(
+        LargeMessages(encoder, options, LIMIT, "feed", store), table, changes, encoded_rows(table, changes)
+    )
+    messages = list(framed_rows(encoder, rows))
     assert all(message.length <= LIMIT for message in messages), where
     events = [event for one in messages for event in decoder.decode(one.key, one.value)]
     assert len(events) == 2

@@ -16,6 +16,7 @@ from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.schema_ids import merged
+from tests.support.encoded import encoded_rows, framed_rows, handle_only_rows
 from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
@@ -50,7 +51,7 @@ def row(protocol: str, given: dict[str, str], kind: Kind) -> RowEvent | None:
     changes = make_changes(TABLE, kind, old=old, new=[SECOND], commit_ts=COMMIT)
     for message in encoder.bootstrap(TABLE, COMMIT):
         decoder.decode(message.key, message.value)
-    (message,) = encoder.frame(encoder.table(TABLE, "shop").encode(changes))
+    (message,) = framed_rows(encoder, encoded_rows(encoder.table(TABLE, "shop"), changes))
     (event,) = decoder.decode(message.key, message.value)
     assert isinstance(event, RowEvent)
     return event
@@ -91,7 +92,7 @@ def too_large(protocol: str, given: dict[str, str]) -> str:
             encoder, _ = both(protocol, {**given, **more})
         except ProtocolConfigError:
             continue
-        assert len(encoder.table(TABLE).encode_handle_only(changes, claims)) == 1
+        assert len(handle_only_rows(encoder.table(TABLE), changes, claims)) == 1
         found.append(what)
     return " or ".join(found) or "an error"
 

@@ -19,6 +19,7 @@ from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.settings.section import KafkaSection
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
@@ -41,7 +42,7 @@ def update(protocol: str) -> tuple[Message, Encoder]:
     required = encoder.required_schemas(TOPIC, TABLE)
     encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"Ann", 3)], new=[(7, b"Ann", 200)], commit_ts=COMMIT)
-    (message,) = encoder.frame(encoder.table(TABLE, TOPIC).encode(changes))
+    (message,) = framed_rows(encoder, encoded_rows(encoder.table(TABLE, TOPIC), changes))
     return message, encoder
 
 

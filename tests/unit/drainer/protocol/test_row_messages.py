@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from drainer.protocol.canal.encoder import CanalEncoder
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
+from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_messages import RowMessages
+from tests.support.encoded import EncodedRow, framed_rows
 
 BYTES = st.none() | st.binary(max_size=60)
-ROWS = st.lists(st.builds(EncodedRow, BYTES, BYTES, st.integers(0, 9)), min_size=1, max_size=12)
-KEYLESS = st.lists(st.builds(EncodedRow, st.none(), BYTES, st.integers(0, 9)), min_size=1, max_size=12)
+ROWS = st.lists(st.builds(EncodedRow, BYTES, BYTES, st.integers(0, 9), st.none()), min_size=1, max_size=12)
+KEYLESS = st.lists(st.builds(EncodedRow, st.none(), BYTES, st.integers(0, 9), st.none()), min_size=1, max_size=12)
 
 
 def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
@@ -38,7 +39,7 @@ def test_messages_from_columns_equal_those_of_rows(
         order = sorted(order, key=lambda at: rows[at].commit_ts)
     chosen = order[: data.draw(st.integers(1, len(rows)))]
     found = RowMessages([columns_of(part) for part in parts], np.array(chosen, np.int64))
-    expected = list(CanalEncoder(ProtocolOptions("canal-json")).frame(rows[at] for at in chosen))
+    expected = list(framed_rows(CanalEncoder(ProtocolOptions("canal-json")), (rows[at] for at in chosen)))
     assert len(found) == len(chosen)
     assert list(found) == list(found) == expected
     assert all(isinstance(message, Message) and type(message.commit_ts) is int for message in found)
@@ -60,7 +61,7 @@ def test_messages_from_columns_equal_those_of_rows(
 
 def test_frame_makes_one_message_of_each_row() -> None:
     rows = [EncodedRow(b"key", b"value", 7), EncodedRow(None, b"v", 8), EncodedRow(b"k", None, 9)]
-    found = [*CanalEncoder(ProtocolOptions("canal-json")).frame(iter(rows))]
+    found = [*framed_rows(CanalEncoder(ProtocolOptions("canal-json")), iter(rows))]
     assert found == [Message(b"key", b"value", 1, 7), Message(None, b"v", 1, 8), Message(b"k", None, 1, 9)]
     assert all(isinstance(message, Message) for message in found)
     assert [message.rows for message in found] == [1, 1, 1]

@@ -16,6 +16,7 @@ from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.errors import MessageError
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -57,7 +58,7 @@ def sent(options: ProtocolOptions) -> list[Message]:
     """A table's schema, a DDL, two rows and a resolved event."""
     encoder = make_encoder(options)
     changes = make_changes(TABLE, Kind.INSERT, new=[(1, b"a" * 500), (2, b"b" * 500)])
-    rows = encoder.frame(encoder.table(TABLE).encode(changes))
+    rows = framed_rows(encoder, encoded_rows(encoder.table(TABLE), changes))
     ddl = Ddl(5, 4, "s", "t", "drop table `t`" * 9, 4, TABLE, TABLE)
     return [*encoder.bootstrap(TABLE, 5), *encoder.ddl(ddl), *rows, *encoder.resolved(5)]
 

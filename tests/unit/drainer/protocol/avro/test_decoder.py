@@ -21,6 +21,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
@@ -31,7 +32,7 @@ def message() -> tuple[bytes, AvroDecoder]:
     """The value of an insert, and a decoder that knows its schemas."""
     table = make_table("s", "t", [("id", FieldType(Tp.LONG)), ("v", TEXT)], primary=["id"])
     encoder, schemas = ready(table, OPTIONS)
-    (made,) = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[[1, b"x"]]))
+    (made,) = encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[[1, b"x"]]))
     assert made.value is not None
     return made.value, AvroDecoder(encoder.options, schemas)
 
@@ -200,8 +201,8 @@ def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
     """A message as a writer with checksums makes it: with three fields more than the encoder's."""
     table = make_table("s", "t", [(name, kind) for name, kind, _, _ in COLUMNS])
     encoder, schemas = ready(table, CHECKED)
-    (row,) = encoder.table(table, TOPIC).encode(
-        make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]])
+    (row,) = encoded_rows(
+        encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]])
     )
     assert row.value is not None
     schema = json.loads(schemas(1))

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol import registry
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
@@ -22,6 +22,7 @@ from drainer.protocol.registry import check
 from drainer.protocol.schema_ids import merged
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import EncodedRow, encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
@@ -39,7 +40,7 @@ def values(image: Image | None) -> dict[str, Any] | None:
 def test_update_has_new_row_and_delete_has_null_value() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
     ours, decoder = encoder.table(TABLE, TOPIC), AvroDecoder(EXTENDED, schemas)
-    (updated,) = ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"a"]], new=[[1, None]]))
+    (updated,) = encoded_rows(ours, make_changes(TABLE, Kind.UPDATE, old=[[1, b"a"]], new=[[1, None]]))
     (event,) = decoder.decode(updated.key, updated.value)
     assert isinstance(event, RowEvent)
     assert (event.change, values(event.key), values(event.new), event.old) == (
@@ -48,7 +49,7 @@ def test_update_has_new_row_and_delete_has_null_value() -> None:
         {"id": 1, "v": None},
         None,
     )
-    (deleted,) = ours.encode(make_changes(TABLE, Kind.DELETE, old=[[1, b"a"]]))
+    (deleted,) = encoded_rows(ours, make_changes(TABLE, Kind.DELETE, old=[[1, b"a"]]))
     assert deleted == EncodedRow(b"\0\0\0\0\1\2", None, 415508856908021766)
     for nothing in (None, b""):
         (event,) = decoder.decode(deleted.key, nothing)
@@ -61,7 +62,7 @@ def test_null_and_value_of_column_with_default_read_back() -> None:
     (id_, v) = TABLE.columns
     table = replace(TABLE, columns=(id_, replace(v, info=replace(v.info, default="x"))))
     encoder, schemas = ready(table, OPTIONS)
-    rows = encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[[1, b"a"], [2, None]]))
+    rows = encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[[1, b"a"], [2, None]]))
     assert [row.value and row.value[5:] for row in rows] == [b"\2\0\2a", b"\4\2"]
     events = [event for row in rows for event in AvroDecoder(OPTIONS, schemas).decode(row.key, row.value)]
     assert [values(event.new) for event in events if isinstance(event, RowEvent)] == [
@@ -73,8 +74,8 @@ def test_null_and_value_of_column_with_default_read_back() -> None:
 def test_inserts_and_updates_without_tidb_extension_are_equal() -> None:
     encoder, schemas = ready(TABLE, OPTIONS)
     ours = encoder.table(TABLE, TOPIC)
-    inserted = ours.encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
-    assert inserted == ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"b"]], new=[[1, b"a"]]))
+    inserted = encoded_rows(ours, make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
+    assert inserted == encoded_rows(ours, make_changes(TABLE, Kind.UPDATE, old=[[1, b"b"]], new=[[1, b"a"]]))
     (event,) = AvroDecoder(OPTIONS, schemas).decode(*inserted[0][:2])
     assert isinstance(event, RowEvent)
     assert (event.change, event.commit_ts) == (Change.UPSERT, 0)
@@ -85,7 +86,7 @@ def test_rows_of_one_batch_keep_their_own_commit_ts() -> None:
     stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
     rows: list[list[DecodedValue]] = [[n, b"x" * n] for n in range(4)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps)
-    encoded = encoder.table(TABLE, TOPIC).encode(changes)
+    encoded = encoded_rows(encoder.table(TABLE, TOPIC), changes)
     decoder = AvroDecoder(EXTENDED, schemas)
     events = [event for row in encoded for event in decoder.decode(row.key, row.value)]
     assert [event.commit_ts for event in events if isinstance(event, RowEvent)] == stamps
@@ -98,13 +99,13 @@ def test_table_without_handle_key_has_no_key_and_refuses_deletes() -> None:
     """Values without keys; of a delete nothing would be left, so it is refused by name."""
     encoder, schemas = ready(NO_KEY, EXTENDED)
     ours = encoder.table(NO_KEY, TOPIC)
-    (row,) = ours.encode(make_changes(NO_KEY, Kind.INSERT, new=[[1, b"a"]]))
+    (row,) = encoded_rows(ours, make_changes(NO_KEY, Kind.INSERT, new=[[1, b"a"]]))
     assert row.key is None
     (event,) = AvroDecoder(EXTENDED, schemas).decode(None, row.value)
     assert isinstance(event, RowEvent)
     assert (values(event.new), event.key) == ({"id": 1, "v": "a"}, None)
     with pytest.raises(EncodeError, match=r"`s`\.`t` at commit_ts 7: a delete in a table without a handle key"):
-        ours.encode(make_changes(NO_KEY, Kind.DELETE, old=[[1, b"a"]], commit_ts=7))
+        encoded_rows(ours, make_changes(NO_KEY, Kind.DELETE, old=[[1, b"a"]], commit_ts=7))
 
 
 @pytest.mark.parametrize("extension", [True, False])
@@ -122,7 +123,7 @@ def test_avro_output_old_row_adds_old_row_to_updates_and_deletes(table: Any, ext
         (Kind.DELETE, Change.DELETE, {"old": old}, as_values[0], [None, None]),
     ]
     for kind, change, given, expected_old, expected_new in cases:
-        for n, row in enumerate(ours.encode(make_changes(table, kind, **given))):
+        for n, row in enumerate(encoded_rows(ours, make_changes(table, kind, **given))):
             (event,) = decoder.decode(row.key, row.value)
             assert isinstance(event, RowEvent)
             assert event.change is change
@@ -135,23 +136,23 @@ def test_missing_schema_id_is_reported_with_its_subjects() -> None:
     encoder = AvroEncoder(OPTIONS)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
     with pytest.raises(SchemaIdMissing, match=r"`s`.`t`: no schema id is known for a_topic-key and a_topic-value"):
-        encoder.table(TABLE, TOPIC).encode(changes)
+        encoded_rows(encoder.table(TABLE, TOPIC), changes)
     key, value = encoder.required_schemas(TOPIC, TABLE)
     encoder = encoder.with_ids(merged({}, [(key, 1)]))
     with pytest.raises(SchemaIdMissing, match=r"`s`\.`t`: no schema id is known for a_topic-value"):
-        encoder.table(TABLE, TOPIC).encode(changes)
+        encoded_rows(encoder.table(TABLE, TOPIC), changes)
     encoder = encoder.with_ids(merged(encoder.ids, [(value, 2)]))
-    assert len(encoder.table(TABLE, TOPIC).encode(changes)) == 1
+    assert len(encoded_rows(encoder.table(TABLE, TOPIC), changes)) == 1
     with pytest.raises(SchemaIdMissing, match="other-key and other-value"):
-        encoder.table(TABLE, "other").encode(changes)
+        encoded_rows(encoder.table(TABLE, "other"), changes)
 
 
 def test_pickled_avro_encoder_encodes_the_same() -> None:
     encoder, _ = ready(TABLE, EXTENDED)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
-    assert pickle.loads(pickle.dumps(encoder)).table(TABLE, TOPIC).encode(changes) == encoder.table(
-        TABLE, TOPIC
-    ).encode(changes)
+    assert encoded_rows(pickle.loads(pickle.dumps(encoder)).table(TABLE, TOPIC), changes) == encoded_rows(
+        encoder.table(TABLE, TOPIC), changes
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_invalid_value_is_refused_with_column_and_commit_ts(kind: FieldType, bad
     encoder, _ = ready(table, OPTIONS)
     changes = make_changes(table, Kind.INSERT, new=rows, commit_ts=[100, 101, 102, 103])
     with pytest.raises(EncodeError, match=f"`s`.`t`.`c` at commit_ts 101: .*{words}"):
-        encoder.table(table, TOPIC).encode(changes)
+        encoded_rows(encoder.table(table, TOPIC), changes)
 
 
 def test_an_enum_without_a_name_is_empty_text() -> None:
@@ -195,7 +196,7 @@ def test_an_enum_without_a_name_is_empty_text() -> None:
     encoder, schemas = ready(table, OPTIONS)
     decoder = AvroDecoder(OPTIONS, schemas)
     changes = make_changes(table, Kind.INSERT, new=[[0], [5]])
-    for row in encoder.table(table, TOPIC).encode(changes):
+    for row in encoded_rows(encoder.table(table, TOPIC), changes):
         (event,) = decoder.decode(row.key, row.value)
         assert isinstance(event, RowEvent)
         assert values(event.new) == {"e": ""}
@@ -222,7 +223,7 @@ def test_watermark_and_ddl_messages_read_back_equal() -> None:
 def test_every_avro_row_is_one_message() -> None:
     encoder = AvroEncoder(OPTIONS)
     rows = [EncodedRow(b"k", b"v", 1), EncodedRow(b"k", None, 2)]
-    assert list(encoder.frame(rows)) == [Message(b"k", b"v", 1, 1), Message(b"k", None, 1, 2)]
+    assert list(framed_rows(encoder, rows)) == [Message(b"k", b"v", 1, 1), Message(b"k", None, 1, 2)]
     assert encoder.bootstrap(TABLE, 1) == []
     assert encoder.partitions_changed(2, 1) == []
 

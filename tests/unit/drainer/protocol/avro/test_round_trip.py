@@ -15,6 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import encoded_rows
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, Case, rows_of
@@ -32,7 +33,7 @@ def check(
     encoder, schemas = ready(table, OPTIONS, avro_defaults=defaults, **chosen)
     full = [[n - 1, *row] for n, row in enumerate(rows)]
     changes = make_changes(table, Kind.INSERT, new=full, commit_ts=COMMIT_TS)
-    encoded = encoder.table(table, TOPIC).encode(changes)
+    encoded = encoded_rows(encoder.table(table, TOPIC), changes)
     assert [row.commit_ts for row in encoded] == [COMMIT_TS] * len(rows)
     parsed = fastavro.parse_schema(json.loads(schemas(2)))
     for n, (row, made) in enumerate(zip(full, encoded, strict=True)):
@@ -81,4 +82,4 @@ def test_fastavro_reads_and_writes_row_of_several_types(data: st.DataObject) -> 
 def test_encoding_no_rows_gives_no_messages() -> None:
     table = make_table("s", "t", [("id", CASES["int"].not_null().kind)], primary=["id"])
     encoder, _ = ready(table, OPTIONS)
-    assert encoder.table(table, TOPIC).encode(make_changes(table, Kind.INSERT, new=[])) == []
+    assert encoded_rows(encoder.table(table, TOPIC), make_changes(table, Kind.INSERT, new=[])) == []

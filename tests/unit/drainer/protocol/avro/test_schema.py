@@ -21,6 +21,7 @@ from drainer.protocol.schema_ids import RequiredSchema
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType
 from tests.support.avro_tables import TOPIC, ready
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT
 
@@ -133,7 +134,7 @@ def test_reader_with_newer_schema_fills_added_column_with_default(
     """A message from before ADD COLUMN, read by the schema behind it."""
     before = make_table("s", "t", [("a", INT)])
     encoder, schemas = ready(before, AVRO)
-    (row,) = encoder.table(before, TOPIC).encode(make_changes(before, Kind.INSERT, new=[[1]]))
+    (row,) = encoded_rows(encoder.table(before, TOPIC), make_changes(before, Kind.INSERT, new=[[1]]))
     assert row.value is not None
     added = with_default(kind, **default).columns[0]
     after = replace(before, columns=(*before.columns, added))
@@ -153,7 +154,7 @@ def test_new_message_is_read_by_old_schema() -> None:
     kinds = [("a", INT), ("b", TEXT), ("d", FieldType(Tp.DOUBLE))]
     before, after = make_table("s", "t", kinds), make_table("s", "t", [*kinds[:1], ("c", INT), *kinds[2:]])
     encoder, schemas = ready(after, TICDC)
-    (row,) = encoder.table(after, TOPIC).encode(make_changes(after, Kind.INSERT, new=[[1, 2, 0.5]]))
+    (row,) = encoded_rows(encoder.table(after, TOPIC), make_changes(after, Kind.INSERT, new=[[1, 2, 0.5]]))
     assert row.value is not None
     written = fastavro.parse_schema(json.loads(schemas(1)))
     old = fastavro.parse_schema(json.loads(table_schemas(before, TICDC).value))

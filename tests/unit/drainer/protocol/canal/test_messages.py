@@ -17,6 +17,7 @@ from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows, handle_only_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -36,7 +37,9 @@ def sent(
     old: Sequence[tuple[DecodedValue, ...]] | None = None,
     new: Sequence[tuple[DecodedValue, ...]] | None = None,
 ) -> list[str]:
-    rows = make_encoder(options).table(TABLE).encode(make_changes(TABLE, kind, old=old, new=new, commit_ts=COMMIT))
+    rows = encoded_rows(
+        make_encoder(options).table(TABLE), make_changes(TABLE, kind, old=old, new=new, commit_ts=COMMIT)
+    )
     assert all(row.key is None and row.commit_ts == COMMIT for row in rows)
     return [(row.value or b"").decode() for row in rows]
 
@@ -110,10 +113,8 @@ def test_mysql_types_with_content_compatible_have_lengths() -> None:
 def test_names_and_values_are_escaped_as_json() -> None:
     """A percent sign is text like any other, in values and in names."""
     table = make_table("a%sb", 't"%d', [("i%%d", INT), ("v", text_type(Tp.VARCHAR, 32))], primary=["i%%d"])
-    rows = (
-        make_encoder(PLAIN)
-        .table(table)
-        .encode(make_changes(table, Kind.INSERT, new=[(1, '%s"\\<&>\u2028ü\n\x00'.encode())]))
+    rows = encoded_rows(
+        make_encoder(PLAIN).table(table), make_changes(table, Kind.INSERT, new=[(1, '%s"\\<&>\u2028ü\n\x00'.encode())])
     )
     value = rows[0].value or b""
     assert b"\\u003c\\u0026\\u003e\\u2028\xc3\xbc\\n\\u0000" in value
@@ -179,11 +180,11 @@ def test_watermark_is_sent_only_with_tidb_extension() -> None:
 def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     table = make_encoder(EXTENDED).table(TABLE)
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"Ann", 3)], new=[(7, b"B", 4)], commit_ts=COMMIT)
-    (short,) = table.encode_handle_only(changes)
+    (short,) = handle_only_rows(table, changes)
     message = json.loads(short.value or b"")
     assert (message["old"], message["data"], message["mysqlType"]) == ([{"id": "7"}], [{"id": "7"}], {"id": "int"})
     assert message["_tidb"] == {"commitTs": COMMIT, "onlyHandleKey": True}
-    (claimed,) = table.encode_handle_only(changes, ["s3://b/x.json"])
+    (claimed,) = handle_only_rows(table, changes, ["s3://b/x.json"])
     assert json.loads(claimed.value or b"")["_tidb"] == {"commitTs": COMMIT, "claimCheckLocation": "s3://b/x.json"}
     (event,) = make_decoder(EXTENDED).decode(None, short.value)
     assert isinstance(event, RowEvent) and event.handle_only and event.change is Change.UPDATE
@@ -195,7 +196,7 @@ def test_handle_key_only_is_refused_without_handle_key() -> None:
     bare = make_table("shop", "log", [("a", FieldType(Tp.LONG))])
     deletes = make_changes(bare, Kind.DELETE, old=[(1,)], commit_ts=COMMIT)
     with pytest.raises(EncodeError, match=f"`shop`.`log` has no handle key.*{COMMIT}"):
-        make_encoder(EXTENDED).table(bare).encode_handle_only(deletes)
+        handle_only_rows(make_encoder(EXTENDED).table(bare), deletes)
     options = ProtocolOptions("canal-json", delete_only_output_handle_key_columns=True)
     with pytest.raises(EncodeError, match=r"`shop`.`log` has no handle key"):
-        make_encoder(options).table(bare).encode(deletes)
+        encoded_rows(make_encoder(options).table(bare), deletes)

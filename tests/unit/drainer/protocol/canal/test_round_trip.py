@@ -16,6 +16,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows
 from tests.support.examples import FEW
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes
@@ -36,7 +37,7 @@ def test_old_row_with_only_updated_columns_reads_back_changed_ones(
     chosen = data.draw(st.sets(st.integers(0, len(row) - 1)))
     was = tuple(other[n] if n in chosen else value for n, value in enumerate(row))
     options = replace(OPTIONS, only_output_updated_columns=True)
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.UPDATE, old=[was], new=[row]))
+    (sent,) = encoded_rows(make_encoder(options).table(TABLE), make_changes(TABLE, Kind.UPDATE, old=[was], new=[row]))
     (event,) = make_decoder(options).decode(None, sent.value)
     assert isinstance(event, RowEvent)
     before, after = read_row(TABLE.columns, was, ZONE), read_row(TABLE.columns, row, ZONE)

@@ -19,6 +19,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -60,7 +61,7 @@ def sent(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Key and value of the first row."""
     changes = make_changes(table, kind, old=old, new=new, commit_ts=COMMIT)
-    row = make_encoder(options).table(table).encode(changes)[0]
+    row = encoded_rows(make_encoder(options).table(table), changes)[0]
     assert row.commit_ts == COMMIT
     return json.loads(row.key or b""), json.loads(row.value or b"")
 
@@ -68,7 +69,7 @@ def sent(
 def test_insert_message_without_schema_is_exact() -> None:
     """The order of members is TiCDC's."""
     changes = make_changes(TABLE, Kind.INSERT, new=[(7, b"Ann<", 200)], commit_ts=COMMIT)
-    (row,) = make_encoder(BARE).table(TABLE).encode(changes)
+    (row,) = encoded_rows(make_encoder(BARE).table(TABLE), changes)
     assert row.key == b'{"payload":{"id":7}}'
     assert (row.value or b"").decode() == (
         '{"payload":{"source":{"version":"2.4.0.Final","connector":"TiCDC","name":"default",'
@@ -96,7 +97,7 @@ def test_update_and_delete_payloads_have_before_and_after() -> None:
 
 def test_row_of_a_first_load_is_a_read_of_a_snapshot() -> None:
     changes = make_changes(TABLE, Kind.INSERT, new=[(7, b"B", 1)], commit_ts=COMMIT)
-    (row,) = make_encoder(BARE).table(TABLE).encode(replace(changes, start_ts=changes.commit_ts))
+    (row,) = encoded_rows(make_encoder(BARE).table(TABLE), replace(changes, start_ts=changes.commit_ts))
     payload = json.loads(row.value or b"")["payload"]
     assert (payload["op"], payload["before"], payload["after"]) == ("r", None, {"id": 7, "name": "B", "level": 1})
     assert payload["source"] == {**SOURCE, "snapshot": "true"}

@@ -23,6 +23,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows
 from tests.support.examples import FEW
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes
@@ -66,7 +67,7 @@ def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
 def test_rows_of_every_type_are_valid_by_their_schema(old: Row, new: Row) -> None:
     for kind in Kind:
         before, after = None if kind is Kind.INSERT else [old], None if kind is Kind.DELETE else [new]
-        (row,) = ENCODER.table(TABLE).encode(make_changes(TABLE, kind, old=before, new=after))
+        (row,) = encoded_rows(ENCODER.table(TABLE), make_changes(TABLE, kind, old=before, new=after))
         for part in (row.key, row.value):
             message = json.loads(part or b"")
             check(message["payload"], message["schema"])
@@ -78,7 +79,7 @@ def test_rows_of_every_type_are_valid_by_their_schema(old: Row, new: Row) -> Non
 @given(typed_rows())
 def test_message_without_schema_reads_back_raw_values(row: Row) -> None:
     options = replace(OPTIONS, debezium_disable_schema=True)
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[row]))
+    (sent,) = encoded_rows(make_encoder(options).table(TABLE), make_changes(TABLE, Kind.INSERT, new=[row]))
     (event,) = make_decoder(options).decode(sent.key, sent.value)
     assert isinstance(event, RowEvent)
     written = json.loads(sent.value or b"")["payload"]["after"]

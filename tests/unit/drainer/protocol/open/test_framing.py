@@ -6,17 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoded_columns import EncodedColumns, columns_of, take_rows
-from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.encoded_columns import EncodedColumns, take_rows
+from drainer.protocol.encoder import Message
 from drainer.protocol.open.framing import frame, unframe
+from tests.support.encoded import EncodedRow, columns_of, each_row
 
 rows_of = st.lists(
-    st.builds(EncodedRow, st.binary(max_size=30), st.binary(max_size=60), st.integers(0, 9)), max_size=30
+    st.builds(EncodedRow, st.binary(max_size=30), st.binary(max_size=60), st.integers(0, 9), st.none()), max_size=30
 )
 
 
 def framed(rows: list[EncodedRow], max_bytes: int, max_rows: int) -> list[Message]:
-    return list(frame(columns_of(rows), max_bytes, max_rows)) if rows else []
+    return [message for columns in columns_of(rows) for message in frame(columns, max_bytes, max_rows)]
 
 
 @given(rows_of, st.integers(1, 300), st.integers(1, 5))
@@ -45,17 +46,17 @@ def test_chosen_rows_of_several_columns_are_framed_as_alone(
     chosen = order[: data.draw(st.integers(min(1, len(rows)), len(rows)))]
     if not chosen:
         return
-    some = take_rows([columns_of(part) for part in parts if part], np.array(chosen, np.int64))
-    assert some.rows() == [rows[at] for at in chosen]
+    some = take_rows([columns for part in parts for columns in columns_of(part)], np.array(chosen, np.int64))
+    assert each_row([some]) == [rows[at] for at in chosen]
     found = list(frame(some, max_bytes, max_rows))
     assert found == framed([rows[at] for at in chosen], max_bytes, max_rows)
     assert all(type(one) in (bytes, int) for message in found for one in message)
-    assert some.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
+    assert some.lengths().tolist() == [len(rows[at].key or b"") + len(rows[at].value or b"") + 36 for at in chosen]
 
 
 def test_slice_of_columns_is_framed_without_the_rest() -> None:
     rows = [EncodedRow(b"k%d" % number, b"v" * number, number) for number in range(9)]
-    keys, values, stamps = columns_of(rows)
+    ((keys, values, stamps, _),) = columns_of(rows)
     part = EncodedColumns(keys.slice(3, 4), values.slice(3, 4), stamps[3:7])
     assert list(frame(part, 1 << 20, 3)) == framed(rows[3:7], 1 << 20, 3)
 

@@ -15,6 +15,7 @@ from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.column_type import ColumnType, DecodedValue
+from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 
 OPTIONS = ProtocolOptions("open-protocol")
@@ -23,7 +24,7 @@ TEXT = FieldType(Tp.VARCHAR, 0, 16, charset="utf8mb4", collate="utf8mb4_bin")
 
 
 def keys(changes: RowChanges) -> list[str]:
-    return [(row.key or b"").decode() for row in make_encoder(OPTIONS).table(changes.table).encode(changes)]
+    return [(row.key or b"").decode() for row in encoded_rows(make_encoder(OPTIONS).table(changes.table), changes)]
 
 
 def partitioned(columns: list[tuple[str, FieldType]], parts: PartitionInfo, primary: str = "id") -> Table:

@@ -18,6 +18,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import typed_row, typed_rows, typed_table
@@ -32,8 +33,8 @@ KEYLESS = make_table("test", "t2", [("a", TEXT)], table_id=101)
 
 def events(changes: RowChanges, options: ProtocolOptions = OPTIONS) -> list[Event]:
     encoder, decoder = make_encoder(options), make_decoder(options)
-    rows = encoder.table(changes.table).encode(changes)
-    return [event for message in encoder.frame(rows) for event in decoder.decode(message.key, message.value)]
+    rows = encoded_rows(encoder.table(changes.table), changes)
+    return [event for message in framed_rows(encoder, rows) for event in decoder.decode(message.key, message.value)]
 
 
 def values(image: object) -> object:
@@ -54,7 +55,7 @@ def test_row_has_columns_in_name_order_with_types_and_flags() -> None:
 @given(st.lists(typed_rows(), min_size=1, max_size=3))
 def test_row_text_equals_gos_json_of_document(rows: list[tuple[DecodedValue, ...]]) -> None:
     """json.dumps of the parsed document is the same text again, but for what Go alone escapes."""
-    for row in make_encoder(OPTIONS).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=rows)):
+    for row in encoded_rows(make_encoder(OPTIONS).table(TABLE), make_changes(TABLE, Kind.INSERT, new=rows)):
         assert row.value is not None
         text = row.value.decode()
         for code in (0x3C, 0x3E, 0x26, 0x2028, 0x2029):
@@ -74,7 +75,7 @@ def test_single_escaped_character_in_column_is_written_right(char: str, rows: in
     """Alone in its column, which is written as it is where it has none of them."""
     notes = [f"a{char}b", "plain", None][:rows]
     found = make_changes(SMALL, Kind.INSERT, new=[(n, t and t.encode()) for n, t in enumerate(notes)])
-    texts = [row.value or b"" for row in make_encoder(OPTIONS).table(SMALL).encode(found)]
+    texts = [row.value or b"" for row in encoded_rows(make_encoder(OPTIONS).table(SMALL), found)]
     plain = json.dumps(f"a{char}b", ensure_ascii=char < "\u3000").replace("\\u007f", "\x7f")
     for one in "<>&":
         plain = plain.replace(one, f"\\u{ord(one):04x}")
@@ -90,7 +91,7 @@ def test_float_is_written_with_the_shortest_digits_of_single() -> None:
     changes = make_changes(table, Kind.INSERT, new=[(n, value, value) for n, value in enumerate(singles)])
     found = [
         json.loads(row.value or b"", parse_float=str, parse_int=str)["u"]
-        for row in make_encoder(OPTIONS).table(table).encode(changes)
+        for row in encoded_rows(make_encoder(OPTIONS).table(table), changes)
     ]
     assert [row["f"]["v"] for row in found] == ["3.14", "1e-45", "16777216", "1e+30", "-0", "0"]
     assert [row["d"]["v"] for row in found[:2]] == ["3.140000104904175", "1.401298464324817e-45"]
@@ -111,7 +112,9 @@ def test_only_updated_columns_option_leaves_changed_columns_in_old_row() -> None
 
 def test_update_without_changes_has_no_old_row() -> None:
     options = replace(OPTIONS, only_output_updated_columns=True)
-    (row,) = make_encoder(options).table(SMALL).encode(make_changes(SMALL, Kind.UPDATE, old=[(1, b"")], new=[(1, b"")]))
+    (row,) = encoded_rows(
+        make_encoder(options).table(SMALL), make_changes(SMALL, Kind.UPDATE, old=[(1, b"")], new=[(1, b"")])
+    )
     assert row.value == b'{"u":{"id":{"t":3,"h":true,"f":11,"v":1},"val":{"t":15,"f":64,"v":""}}}'
 
 
@@ -153,7 +156,7 @@ def test_large_batch_encoded_in_pieces_equals_the_whole(monkeypatch: pytest.Monk
     changes = make_changes(
         SMALL, Kind.UPDATE, old=[(n, b"%d" % n) for n in range(100)], new=[(n, None) for n in range(100)]
     )
-    whole = make_encoder(OPTIONS).table(SMALL).encode(changes)
+    whole = encoded_rows(make_encoder(OPTIONS).table(SMALL), changes)
     monkeypatch.setattr("drainer.protocol.open.encoder.PIECE_BYTES", 500)
-    assert make_encoder(OPTIONS).table(SMALL).encode(changes) == whole
+    assert encoded_rows(make_encoder(OPTIONS).table(SMALL), changes) == whole
     assert len(whole) == 100

@@ -23,6 +23,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column
 from drainer.row.column_type import TypeClass
 from tests.support.any_changes import BIG, changes
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.shown_text import shown_text
 
@@ -32,8 +33,8 @@ TS = 400_000_000_000_000_000
 
 def messages(*all_changes: RowChanges) -> list[Message]:
     encoder = make_encoder(OPTIONS)
-    rows = [row for one in all_changes for row in encoder.table(one.table).encode(one)]
-    return list(encoder.frame(sorted(rows, key=lambda row: row.commit_ts)))
+    rows = [row for one in all_changes for row in encoded_rows(encoder.table(one.table), one)]
+    return list(framed_rows(encoder, sorted(rows, key=lambda row: row.commit_ts)))
 
 
 def decoded(message: Message) -> list[Any]:
@@ -111,12 +112,12 @@ def test_transaction_is_one_message_with_its_tables_in_order() -> None:
     a, b = (make_table("s", name, [("id", BIG)], primary=["id"], table_id=n) for n, name in enumerate("ab"))
     encoder = make_encoder(OPTIONS)
     rows = [
-        *encoder.table(a).encode(make_changes(a, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)),
-        *encoder.table(b).encode(make_changes(b, Kind.DELETE, old=[(3,)], commit_ts=TS)),
-        *encoder.table(a).encode(make_changes(a, Kind.UPDATE, old=[(1,)], new=[(4,)], commit_ts=TS)),
-        *encoder.table(a).encode(make_changes(a, Kind.INSERT, new=[(5,)], commit_ts=TS + 1)),
+        *encoded_rows(encoder.table(a), make_changes(a, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)),
+        *encoded_rows(encoder.table(b), make_changes(b, Kind.DELETE, old=[(3,)], commit_ts=TS)),
+        *encoded_rows(encoder.table(a), make_changes(a, Kind.UPDATE, old=[(1,)], new=[(4,)], commit_ts=TS)),
+        *encoded_rows(encoder.table(a), make_changes(a, Kind.INSERT, new=[(5,)], commit_ts=TS + 1)),
     ]
-    first, second = encoder.frame(rows)
+    first, second = framed_rows(encoder, rows)
     assert [(m.rows, m.commit_ts) for m in (first, second)] == [(4, TS), (1, TS + 1)]
     events = decoded(first)
     assert [(event.table, event.change) for event in events] == [

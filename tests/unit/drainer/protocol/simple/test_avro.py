@@ -23,6 +23,7 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.avro_schema import DOCUMENT, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows, handle_only_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -57,7 +58,7 @@ def native(data: bytes | None) -> dict[str, Any]:
 
 def rows(kind: Kind, **images: list[tuple[DecodedValue, ...]]) -> list[bytes]:
     changes = make_changes(TABLE, kind, **images, commit_ts=COMMIT)
-    return [row.value or b"" for row in ENCODER.table(TABLE).encode(changes)]
+    return [row.value or b"" for row in encoded_rows(ENCODER.table(TABLE), changes)]
 
 
 def test_avro_schema_document_is_json_with_message_last() -> None:
@@ -152,18 +153,18 @@ def test_ddl_message_is_read_by_fastavro_and_decoder() -> None:
 
 def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     changes = make_changes(TABLE, Kind.UPDATE, old=[NULLS], new=[NULLS], commit_ts=COMMIT)
-    (short,) = ENCODER.table(TABLE).encode_handle_only(changes)
+    (short,) = handle_only_rows(ENCODER.table(TABLE), changes)
     payload = native(short.value)["payload"][1]
     assert (payload["handleKeyOnly"], payload["claimCheckLocation"]) == (True, None)
     assert (payload["data"], payload["old"]) == ({"id": 8}, {"id": 8})
-    (claimed,) = ENCODER.table(TABLE).encode_handle_only(changes, ["s3://b/x"])
+    (claimed,) = handle_only_rows(ENCODER.table(TABLE), changes, ["s3://b/x"])
     decoder = make_decoder(OPTIONS)
     decoder.decode(None, ENCODER.bootstrap(TABLE, COMMIT)[0].value)
     (event,) = decoder.decode(None, claimed.value)
     assert isinstance(event, RowEvent) and event.handle_only and event.claim == "s3://b/x"
     bare = make_table("shop", "log", [("a", FieldType(Tp.LONG))])
     with pytest.raises(EncodeError, match=r"`shop`.`log` has no handle key"):
-        ENCODER.table(bare).encode_handle_only(make_changes(bare, Kind.DELETE, old=[(1,)]))
+        handle_only_rows(ENCODER.table(bare), make_changes(bare, Kind.DELETE, old=[(1,)]))
 
 
 def test_row_with_unknown_schema_version_is_refused() -> None:

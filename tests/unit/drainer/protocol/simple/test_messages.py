@@ -20,6 +20,7 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
+from tests.support.encoded import encoded_rows, handle_only_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type, typed_row, typed_table
 
@@ -98,7 +99,9 @@ def sent(
     table: Table = TABLE,
     options: ProtocolOptions = OPTIONS,
 ) -> str:
-    (row,) = make_encoder(options).table(table).encode(make_changes(table, kind, old=old, new=new, commit_ts=COMMIT))
+    (row,) = encoded_rows(
+        make_encoder(options).table(table), make_changes(table, kind, old=old, new=new, commit_ts=COMMIT)
+    )
     assert (row.key, row.commit_ts) == (None, COMMIT)
     return (row.value or b"").decode()
 
@@ -225,11 +228,11 @@ def test_watermark_message_reads_back_equal() -> None:
 def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     """TiCDC marks both kinds with handleKeyOnly."""
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"A", 1, 0)], new=[(7, b"B", 2, 0)], commit_ts=COMMIT)
-    (short,) = make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
+    (short,) = handle_only_rows(make_encoder(OPTIONS).table(TABLE), changes)
     assert (short.value or b"").decode() == HEAD % "UPDATE" + (
         ',"handleKeyOnly":true,"data":{"id":"7"},"old":{"id":"7"}}'
     )
-    (claimed,) = make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes, ["s3://b/x.json"])
+    (claimed,) = handle_only_rows(make_encoder(OPTIONS).table(TABLE), changes, ["s3://b/x.json"])
     assert (claimed.value or b"").decode() == HEAD % "UPDATE" + (
         ',"claimCheckLocation":"s3://b/x.json","handleKeyOnly":true,"data":{"id":"7"},"old":{"id":"7"}}'
     )
@@ -240,7 +243,7 @@ def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     bare = make_table("shop", "log", [("a", INT)])
     deletes = make_changes(bare, Kind.DELETE, old=[(1,)], commit_ts=COMMIT)
     with pytest.raises(EncodeError, match=rf"`shop`.`log` has no handle key.*{COMMIT}"):
-        make_encoder(OPTIONS).table(bare).encode_handle_only(deletes)
+        handle_only_rows(make_encoder(OPTIONS).table(bare), deletes)
 
 
 def test_row_with_unknown_schema_version_is_refused() -> None:
@@ -301,7 +304,7 @@ def test_options_unsupported_by_simple_are_refused() -> None:
 def test_wrong_message_member_is_named_in_error(change: dict[str, object], place: str) -> None:
     table, encoder, decoder = typed_table(), make_encoder(OPTIONS), make_decoder(OPTIONS)
     decoder.decode(None, encoder.bootstrap(table, 5)[0].value)
-    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[typed_row(1)]))
+    (row,) = encoded_rows(encoder.table(table), make_changes(table, Kind.INSERT, new=[typed_row(1)]))
     good = json.loads(row.value or b"")
     assert decoder.decode(None, json.dumps(good).encode())
     with pytest.raises(MessageError, match=place):

@@ -8,23 +8,26 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from binlog.tidb.table import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.piece_order import OrderedPart
+from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.encoder import Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.publication import Publication
+from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, Values, table, transaction, view_of
 
@@ -71,8 +74,8 @@ def test_pieces_of_transaction_get_partitions_of_the_whole(partition: str) -> No
 def sent(
     options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, rows_alone: bool, info: TableInfo = INFO
 ) -> list[Message]:
-    """What becomes of transactions that insert, update and delete rows with these texts; `rows_alone`: as of a protocol
-    that has no columns."""
+    """What becomes of transactions that insert, update and delete rows with these texts; `rows_alone`: where each row
+    is encoded alone, and put into its partition by hand."""
     router = Router([DispatchRule(matcher=("*.*",), partition="index-value")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
     builder = StreamDecoder(view_of(info), stored_generated=True).builder()
@@ -87,23 +90,39 @@ def sent(
     needed = publication.required_schemas(publication.tables_in(segment))
     publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
     if rows_alone:
-        publication._columns = lambda routes: []  # type: ignore[method-assign]
-    found = {outgoing.partition: list(outgoing.messages) for outgoing in publication.part_rows(OrderedPart(segment))}
+        found = messages_by_hand(publication, segment)
+    else:
+        outgoing = publication.part_rows(OrderedPart(segment))
+        found = {one.partition: list(one.messages) for one in outgoing}
     for messages in found.values():
         stamps = [message.commit_ts for message in messages]
         assert stamps == sorted(stamps)
     return [message for messages in found.values() for message in messages]
 
 
+def messages_by_hand(publication: Publication, segment: ChangeSegment) -> dict[int, list[Message]]:
+    """Partition → its messages, in the order of partitions."""
+    rows: dict[int, list[tuple[int, EncodedRow]]] = defaultdict(list)
+    for routes in publication.dispatcher.routes(RowEvents().of(segment)):
+        changes, encoder = routes.changes, publication.encoder.table(routes.changes.table, routes.topic)
+        for at in range(len(changes)):
+            one = changes.take(np.array([at]))
+            large = publication._large_of(routes.topic)
+            (row,) = fitted_rows(large, encoder, one, encoded_rows(encoder, one))
+            rows[int(routes.partitions[at])].append((int(changes.order[at]), row))
+    return {
+        partition: framed_rows(publication.encoder, [row for _, row in sorted(its, key=lambda pair: pair[0])])
+        for partition, its in sorted(rows.items())
+    }
+
+
 @FEW
 @given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 5))
-def test_messages_from_columns_equal_messages_from_rows(texts: list[str], max_rows: int) -> None:
+def test_messages_of_columns_equal_messages_of_rows_encoded_alone(texts: list[str], max_rows: int) -> None:
     options = ProtocolOptions("open-protocol", max_batch_size=max_rows)
     given_ = [text.encode() for text in texts]
     rows = sent(options, 1 << 20, given_, rows_alone=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(OpenEncoder, "frame")
-        columns = sent(options, 1 << 20, given_, rows_alone=False)
+    columns = sent(options, 1 << 20, given_, rows_alone=False)
     assert columns == rows
     assert sum(message.rows for message in columns) == len(texts)
 
@@ -121,7 +140,7 @@ ONE_ROW = [
 
 @pytest.mark.parametrize("options", ONE_ROW, ids=lambda options: f"{options.protocol} {options.encoding_format}")
 @pytest.mark.parametrize("count", [1, 40, 400])
-def test_one_row_messages_from_columns_equal_those_from_rows(options: ProtocolOptions, count: int) -> None:
+def test_one_row_messages_of_columns_equal_those_of_rows_encoded_alone(options: ProtocolOptions, count: int) -> None:
     """Inserts, updates and deletes beside one another, of few rows and of many."""
     texts = [b"%d" % (number % 7) * (number % 5) for number in range(count)]
     rows = sent(options, 1 << 20, texts, rows_alone=True)

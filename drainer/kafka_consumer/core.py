@@ -84,8 +84,8 @@ def _values(image: Image | None) -> Hashable:
 
 DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job
 
-_CLASSES: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
-_AS_IT_CAME: Final = 1
+# The order of rows within a transaction.
+_CLASSES: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.UPSERT: 1, Change.INSERT: 2}
 
 
 class ConsumeError(BinlogError):
@@ -298,7 +298,7 @@ class ConsumerCore:
     def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
         """Remove and return the rows up to `until_ts`, ordered by commit_ts. Rows of one transaction are ordered so
         that they can be applied (a row's delete in one partition before its insert in another), otherwise as they were
-        read."""
+        read. All stay as they were read if there are deletes without a commit_ts: they follow the row before them."""
         due = []
         for partition in self._partitions.values():
             if partition.oldest <= until_ts:
@@ -306,7 +306,8 @@ class ConsumerCore:
                 partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
                 partition.oldest = min((row.commit_ts for row in partition.rows), default=math.inf)
             partition.repeats.forget_below(until_ts)
-        due.sort(key=lambda row: (row.commit_ts, _class(row.event)))
+        has_times = all(row.event.commit_ts for row in due)
+        due.sort(key=lambda row: (row.commit_ts, _CLASSES[row.event.change] if has_times else 0))
         return tuple(row.event for row in due)
 
     def _offset(self, topic_partition: KafkaPartition, partition: _Partition) -> int:
@@ -319,11 +320,3 @@ class ConsumerCore:
 
 def _name(event: DdlEvent) -> DdlName:
     return event.commit_ts, event.start_ts, event.query, event.number
-
-
-def _class(event: RowEvent) -> int:
-    """Return an event's rank within its transaction. Rows without a key, and of protocols whose deletes have no
-    commit_ts, keep the order of their partition."""
-    if event.change is Change.UPSERT or not event.commit_ts:
-        return _AS_IT_CAME
-    return _CLASSES[event.change] if key_of(event) is not None else _AS_IT_CAME

@@ -12,6 +12,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.table import ColumnFlag
 
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
 
@@ -47,17 +48,17 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
         message.wrong("data", "an array of at least one row")
     if change is Change.UPDATE and len(old) != len(data):
         raise MessageError(f"{message.where}: an update with {len(data)} new rows and {len(old)} old ones")
-    types = _types(message)
+    columns = _columns(message)
     found = []
     for n, row in enumerate(data):
-        image = _image(row, types)
+        image = _image(row, columns)
         found.append(
             RowEvent(
                 change,
                 0 if extension is None else extension.integer("commitTs", 0),
                 message.text("database"),
                 message.text("table"),
-                old=image if change is Change.DELETE else _image(old[n], types) if change is Change.UPDATE else None,
+                old=image if change is Change.DELETE else _image(old[n], columns) if change is Change.UPDATE else None,
                 new=None if change is Change.DELETE else image,
                 handle_only=extension is not None and extension.boolean("onlyHandleKey", False),
                 claim="" if extension is None else extension.text("claimCheckLocation", ""),
@@ -66,18 +67,26 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     return found
 
 
-def _types(message: Reader) -> Mapping[str, str]:
-    types = message.child("mysqlType")
-    return {} if types is None else {name: types.text(name) for name in types.document}
+def _columns(message: Reader) -> Mapping[str, tuple[str, int]]:
+    """Return each column's type, and its flags: HANDLE_KEY for those of the primary key."""
+    types, key = message.child("mysqlType"), message.document.get("pkNames")
+    if types is None:
+        return {}
+    primary = key if isinstance(key, list) else []
+    return {name: (types.text(name), ColumnFlag.HANDLE_KEY * (name in primary)) for name in types.document}
 
 
-def _image(row: Reader, types: Mapping[str, str]) -> Image:
-    return {name: ColumnValue(_value(row, name, types), type_name=types[name]) for name in row.document}
+def _image(row: Reader, columns: Mapping[str, tuple[str, int]]) -> Image:
+    found = {}
+    for name in row.document:
+        if name not in columns:
+            raise MessageError(f"{row.where}: {name} is not in mysqlType")
+        type_name, flags = columns[name]
+        found[name] = ColumnValue(_value(row, name, type_name), flags=flags, type_name=type_name)
+    return found
 
 
-def _value(row: Reader, name: str, types: Mapping[str, str]) -> Value:
-    if name not in types:
-        raise MessageError(f"{row.where}: {name} is not in mysqlType")
+def _value(row: Reader, name: str, type_name: str) -> Value:
     if row.document[name] is None:
         return None
-    return row.typed(name, types[name], lambda text: text.encode("iso-8859-1"))
+    return row.typed(name, type_name, lambda text: text.encode("iso-8859-1"))

@@ -77,7 +77,7 @@ class DebeziumDecoder:
         )
 
     def _key(self, key: bytes | None) -> Image | None:
-        if key is None:
+        if not key:  # TiCDC 8.1 writes empty keys
             return None
         message = parse(key, "Debezium key", self.options.large_message_handle_compression)
         schema = message.child("schema")

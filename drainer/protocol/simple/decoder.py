@@ -24,6 +24,7 @@ from drainer.protocol.json_read import UINT64_MAX, Reader, parse
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_schema import DDL_KINDS, read_document
+from drainer.protocol.table import ColumnFlag
 
 VERSION: Final = 1
 # The most versions of tables that are kept. Then the oldest is dropped.
@@ -32,7 +33,7 @@ SCHEMAS_MAX: Final = 65_536
 _WHAT: Final = "Simple message"
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
 
-Types = Mapping[str, str]
+Columns = Mapping[str, tuple[str, int]]  # each column's type, and its flags: HANDLE_KEY for those of a key
 
 
 class SchemaUnknown(MessageError):
@@ -52,7 +53,7 @@ class SimpleDecoder:
     def __init__(self, options: ProtocolOptions) -> None:
         self._compression = options.large_message_handle_compression
         self._is_avro = options.encoding_format == "avro"
-        self._schemas: dict[_Version, Types] = {}
+        self._schemas: dict[_Version, Columns] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message. Raises SchemaUnknown, which is a MessageError, for a row whose schema has not been read
@@ -89,16 +90,16 @@ class SimpleDecoder:
 
     def _keep(self, schemas: list[Reader]) -> None:
         read = [_schema_of(schema) for schema in schemas]
-        for version, types in read:
+        for version, columns in read:
             self._schemas.pop(version, None)
-            self._schemas[version] = types
+            self._schemas[version] = columns
         while len(self._schemas) > SCHEMAS_MAX:
             del self._schemas[next(iter(self._schemas))]
 
     def _row(self, message: Reader, change: Change, commit_ts: int) -> RowEvent:
         version = _Version(message.text("database"), message.text("table"), message.integer("schemaVersion"))
-        types = self._schemas.get(version)
-        if types is None:
+        columns = self._schemas.get(version)
+        if columns is None:
             raise SchemaUnknown(
                 f"{message.where}: the {change.value} with commit_ts {commit_ts} in "
                 f"`{version.schema}`.`{version.table}` has schema version {version.version}, which no DDL or bootstrap "
@@ -112,29 +113,39 @@ class SimpleDecoder:
             commit_ts,
             version.schema,
             version.table,
-            old=None if old is None else self._image(old, types),
-            new=None if new is None else self._image(new, types),
+            old=None if old is None else self._image(old, columns),
+            new=None if new is None else self._image(new, columns),
             handle_only=message.boolean("handleKeyOnly", False),
             claim=message.text("claimCheckLocation", ""),
         )
 
-    def _image(self, row: Reader, types: Types) -> Image:
-        value = _native_value if self._is_avro else _value
-        return {
-            name: ColumnValue(value(row, name, _type_of(row, name, types)), type_name=types[name])
-            for name in row.document
-        }
+    def _image(self, row: Reader, columns: Columns) -> Image:
+        value, found = _native_value if self._is_avro else _value, {}
+        for name in row.document:
+            if name not in columns:
+                raise MessageError(f"{row.where}: {name} is not in the table's schema")
+            type_name, flags = columns[name]
+            found[name] = ColumnValue(value(row, name, type_name), flags=flags, type_name=type_name)
+        return found
 
 
-def _schema_of(schema: Reader) -> tuple[_Version, Types]:
-    types = {column.text("name"): column.needed("dataType").text("mysqlType") for column in schema.objects("columns")}
-    return _Version(schema.text("schema"), schema.text("table"), schema.integer("version")), types
+def _schema_of(schema: Reader) -> tuple[_Version, Columns]:
+    key = _key_of(schema)
+    columns = {
+        name: (column.needed("dataType").text("mysqlType"), ColumnFlag.HANDLE_KEY * (name in key))
+        for column in schema.objects("columns")
+        for name in [column.text("name")]
+    }
+    return _Version(schema.text("schema"), schema.text("table"), schema.integer("version")), columns
 
 
-def _type_of(row: Reader, name: str, types: Types) -> str:
-    if name not in types:
-        raise MessageError(f"{row.where}: {name} is not in the table's schema")
-    return types[name]
+def _key_of(schema: Reader) -> list[object]:
+    """Return the names of the columns of the primary key, or else of a unique key that no two rows share."""
+    indexes = schema.objects("indexes")
+    indexes = [one for one in indexes if one.boolean("unique", False) and not one.boolean("nullable", True)]
+    indexes.sort(key=lambda one: not one.boolean("primary", False))
+    names = indexes[0].document.get("columns") if indexes else []
+    return names if isinstance(names, list) else []
 
 
 def _value(row: Reader, name: str, mysql_type: str) -> Value:

@@ -163,6 +163,6 @@ def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_val
 def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:
     claim = parse(content, f"the claim {name}")
     try:
-        return b64decode(claim.text("key"), validate=True), b64decode(claim.text("value"), validate=True)
+        return b64decode(claim.text("key", ""), validate=True), b64decode(claim.text("value"), validate=True)
     except ValueError as error:
         raise MessageError(f"the claim {name}: key or value is not base64: {error}") from None

@@ -49,6 +49,7 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     if change is Change.UPDATE and len(old) != len(data):
         raise MessageError(f"{message.where}: an update with {len(data)} new rows and {len(old)} old ones")
     columns = _columns(message)
+    claim = "" if extension is None else extension.text("claimCheckLocation", "")
     found = []
     for n, row in enumerate(data):
         image = _image(row, columns)
@@ -60,8 +61,8 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
                 message.text("table"),
                 old=image if change is Change.DELETE else _image(old[n], columns) if change is Change.UPDATE else None,
                 new=None if change is Change.DELETE else image,
-                handle_only=extension is not None and extension.boolean("onlyHandleKey", False),
-                claim="" if extension is None else extension.text("claimCheckLocation", ""),
+                handle_only=bool(claim) or (extension is not None and extension.boolean("onlyHandleKey", False)),
+                claim=claim,
             )
         )
     return found

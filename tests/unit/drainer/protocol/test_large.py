@@ -218,7 +218,7 @@ def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
         claimed_row(replace(event, commit_ts=8), OpenDecoder(CLAIMS), store)
     for content, why in (
         (b"", "no JSON at character 0"),
-        (b"{}", "no member 'key', a string is expected"),
+        (b"{}", "no member 'value', a string is expected"),
         (b'{"key":"?","value":""}', "key or value is not base64"),
         (b"[1]", "a JSON list where an object is expected"),
         (b'{"key":1,"value":2}', "key is 1, a string is expected"),

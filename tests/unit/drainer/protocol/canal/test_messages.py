@@ -189,7 +189,7 @@ def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     (event,) = make_decoder(EXTENDED).decode(None, short.value)
     assert isinstance(event, RowEvent) and event.handle_only and event.change is Change.UPDATE
     (event,) = make_decoder(EXTENDED).decode(None, claimed.value)
-    assert isinstance(event, RowEvent) and event.claim == "s3://b/x.json" and not event.handle_only
+    assert isinstance(event, RowEvent) and event.claim == "s3://b/x.json" and event.handle_only
 
 
 def test_handle_key_only_is_refused_without_handle_key() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from drainer.reparo.__main__ import main
 from drainer.schema.filter import Filter
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.sink.base import Identity
-from tests.golden.compare import differences
+from tests.golden.compare import compare_sqlite, differences
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.file_case import binlogs, parquet_rows, record, settle, sink
 from tests.support.servers import MariaDB, running_mariadb
@@ -63,31 +61,7 @@ def test_recorded_files_replayed_into_sqlite_give_upstreams_tables(tmp_path: Pat
     config = tmp_path / "reparo.toml"
     config.write_text(f'data-dir = "{files}"\ndest-type = "sqlite"\n[dest-db]\npath = "{tmp_path / "db"}"\n')
     assert main(["-config", str(config)]) == 0
-    connection = sqlite3.connect(tmp_path / "db")
-    compared = 0
-    for name, expected in capture.tables("expected").items():
-        there = [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
-        assert there or not expected["rows"], name
-        if expected["rows"]:
-            places = [expected["columns"].index(column) for column in there]  # generated columns are in no file
-            columns = ", ".join('"{}"'.format(column.replace('"', '""')) for column in there)
-            rows = connection.execute(f'SELECT {columns} FROM "{name}"').fetchall()
-            wanted = [[row[place] for place in places] for row in expected["rows"]]
-            assert sorted(map(shown, rows)) == sorted(map(shown, wanted)), name
-            compared += len(rows)
-    connection.close()
-    assert compared > 50
-
-
-def shown(row: Any) -> str:
-    """As the recordings have it: text, and bytes as {"hex"}."""
-
-    def cell(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return {"hex": value.hex()}
-        return value if value is None or isinstance(value, dict) else str(value)
-
-    return repr(list(map(cell, row)))
+    assert compare_sqlite(tmp_path / "db", capture) > 50
 
 
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)

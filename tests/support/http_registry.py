@@ -37,6 +37,8 @@ class Registry:
             return 401, json.dumps({"error_code": 401, "message": "Unauthorized: who are you?"})
         if self.behind:
             return self._forwarded(method, path, body, headers)
+        if path == "/":
+            return 200, "{}"
         if path == "/schemas/types":
             return 200, '["JSON","AVRO"]'
         if method == "POST":

@@ -125,7 +125,7 @@ class Arbiter:
         self._start(reader)
         down = self._config.down
         batches = Batches(self._apply, SecondaryDecoder(), self._position, down.batch_size, may_exist=down.safe_mode)
-        reader.begin({self._place: self._position.offset})
+        reader.begin({self._place: self._position.offset or None})
         while not self._stop.is_set():
             records = reader.poll(_POLL_S, down.batch_size)
             for number, record in enumerate(records, 1):

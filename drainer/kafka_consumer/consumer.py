@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from threading import Event as Stop
 from typing import Final
 
 from binlog.cluster import tso
-from binlog.errors import ConfigError
+from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume, not_fetched
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadStopped, Record, TopicReader
-from drainer.protocol.claim_store import ClaimStoreError, open_store
+from drainer.protocol.claim_store import ClaimStore, ClaimStoreError, open_store
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event, ResolvedEvent, RowEvent
 from drainer.protocol.large import claimed_row
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
+from drainer.protocol.simple.decoder import SchemaUnknown
 
 POLL_S: Final = 0.5
 _PROGRESS_S: Final = 10.0
@@ -45,10 +47,10 @@ def resume_of(text: str) -> Resume:
     """Raises ConsumeError for what `resume_text` did not write."""
     try:
         found = json.loads(text)
-        reads = {KafkaPartition(topic, number): Read(*read) for topic, number, *read in found["reads"]}
-        ddls = frozenset((ts, start, query, number) for ts, start, query, number in found["ddls"])
+        reads = {KafkaPartition(str(topic), int(n)): Read(*map(int, read)) for topic, n, *read in found["reads"]}
+        ddls = frozenset((int(ts), int(start), str(query), int(n)) for ts, start, query, n in found["ddls"])
         return Resume(int(found["applied_ts"]), reads, ddls)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConsumeError(f"the stored position is damaged: {error}") from None
 
 
@@ -56,7 +58,8 @@ class Consumer:
     """The events of topics, in commit_ts order over all partitions, each once: RowEvent, DdlEvent, and after those that
     belong together ResolvedEvent.
 
-    With a ResolvedEvent `position` is after everything up to its commit_ts. Store it then, if possible in one
+    With a ResolvedEvent `position` is after everything up to its commit_ts, but for topics that appeared later and are
+    still behind. Store it then, if possible in one
     transaction with what was made of the events; a Consumer that gets it goes on there. Ends when `stop` is set, or
     with `once` at the end that the topics have. Iterating raises ReadError, ConsumeError, DestinationError of a schema
     registry; an iteration after that, or after `break`, goes on at `position`."""
@@ -92,15 +95,15 @@ class Consumer:
         self._topics = topics or [self._address.topic]
         self._stop = stop or Stop()
         self._once = once
-        self._from_end = from_end and not position
+        self._from_end = from_end
         self._rows_waiting_max = rows_waiting_max
-        self._decoding = EventDecoding(options)
-        self._claims = _Claims(options, self._decoding, skips_handle_only=skips_handle_only)
+        self._skips_handle_only = skips_handle_only
+        self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
 
     @property
     def position(self) -> str:
-        """What to store with the ResolvedEvent that was given last."""
-        return resume_text(self.resume)
+        """What to store with the ResolvedEvent that was given last; "" before the first."""
+        return resume_text(self.resume) if self.resume != Resume() else ""
 
     def __iter__(self) -> Iterator[Event]:
         for part in self.parts():
@@ -108,7 +111,8 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Topics are read in a thread, so that the event loop does not wait for them."""
-        polls = self._polls()
+        canceled = Stop()
+        polls = self._polls(lambda: self._stop.is_set() or canceled.is_set())
         reading: asyncio.Future[list[Part] | None] | None = None
         try:
             while True:
@@ -120,14 +124,15 @@ class Consumer:
                     for event in self._events(part):
                         yield event
         finally:
+            canceled.set()
             if reading is not None:
-                await asyncio.wait([reading])  # a canceled caller may leave it running
+                await asyncio.gather(reading, return_exceptions=True)  # a canceled caller may leave it running
             await asyncio.to_thread(polls.close)
 
     def parts(self) -> Iterator[Part]:
         """Yield the same as parts: what may be applied in one transaction. `resume` counts a part when the next one is
         asked for."""
-        for due in self._polls():
+        for due in self._polls(self._stop.is_set):
             for part in due:
                 yield part
                 self.resume = part.resume
@@ -139,40 +144,52 @@ class Consumer:
         self.resume = part.resume
         yield ResolvedEvent(part.resume.applied_ts)
 
-    def _polls(self) -> Generator[list[Part], None, None]:
+    def _polls(self, is_stopped: Callable[[], bool]) -> Generator[list[Part], None, None]:
         """Yield, after each read, the parts that it has made due."""
         try:
-            with closing(TopicReader(self._address.client, self._topics, is_stopped=self._stop.is_set)) as reader:
-                yield from self._read(reader)
+            with closing(self._open_reader(is_stopped)) as reader:
+                yield from self._read(reader, is_stopped)
         except ReadStopped as error:
             _log.info("stopped", why=str(error))
 
-    def _read(self, reader: TopicReader) -> Iterator[list[Part]]:
-        core = self._begin(reader)
+    def _open_reader(self, is_stopped: Callable[[], bool]) -> TopicReader:
+        return TopicReader(self._address.client, self._topics, is_stopped=is_stopped)
+
+    def _read(self, reader: TopicReader, is_stopped: Callable[[], bool]) -> Iterator[list[Part]]:
+        decoding = _InOrder(self._address.options)
+        core = self._begin(reader, decoding)
         progress = Progress(time.monotonic)
         held: set[KafkaPartition] = set()
-        while not self._stop.is_set() and not (self._once and reader.at_end(held)):
+        while not is_stopped():
+            if self._once and reader.at_end(held):
+                decoding.check_complete()
+                break
             due: list[Part] = []
             records = reader.poll(POLL_S)
-            for record in records:
-                core.add(record.topic_partition, record.offset, self._decoding.events(record))
-                while (part := core.next()) is not None:
-                    due.append(part)
+            try:
+                for record in records:
+                    for (topic_partition, offset, *_), events in decoding.ready(record):
+                        core.add(topic_partition, offset, events)
+                    while (part := core.next()) is not None:
+                        due.append(part)
+            except BinlogError:
+                yield due
+                raise
             yield due
             progress.add(len(records), core)
             _add_new(reader, core)
             held = self._hold(reader, core, held)
         _log.info("stopped", applied_ts=core.applied_ts, waiting=len(core.buffered), left_out=core.left_out)
 
-    def _begin(self, reader: TopicReader) -> ConsumerCore:
+    def _begin(self, reader: TopicReader, decoding: EventDecoding) -> ConsumerCore:
         partitions = reader.topic_partitions()
         if self._from_end and not self.resume.reads:
             ends = {topic_partition: reader.ends(topic_partition)[1] for topic_partition in partitions}
             self.resume = Resume(0, {topic_partition: Read(end, end) for topic_partition, end in ends.items()})
-        core = ConsumerCore(partitions, self.resume, self._claims.whole)
+        claims = _Claims(self._address.options, decoding, self._store, skips_handle_only=self._skips_handle_only)
+        core = ConsumerCore(partitions, self.resume, claims.whole)
         _log.info("consuming", partitions=reader.partitions, applied_ts=self.resume.applied_ts)
-        reads = self.resume.reads
-        reader.begin({one: reads[one].offset if one in reads else 0 for one in partitions})
+        reader.begin({one: core.begin(one) for one in partitions})
         return core
 
     def _hold(self, reader: TopicReader, core: ConsumerCore, held: set[KafkaPartition]) -> set[KafkaPartition]:
@@ -184,7 +201,7 @@ class Consumer:
         elif waiting < self._rows_waiting_max // 2:
             wanted = set()
         else:
-            wanted = held
+            wanted = held & core.ahead()
         reader.hold(wanted - held)
         reader.release(held - wanted)
         return wanted
@@ -197,7 +214,7 @@ def _add_new(reader: TopicReader, core: ConsumerCore) -> None:
     added = [topic_partition for topic_partition in core.topic_partitions if topic_partition not in reader.known]
     if added:
         _log.info("partitions were added", topic_partitions=[str(topic_partition) for topic_partition in added])
-        reader.begin(dict.fromkeys(added, 0))
+        reader.begin({one: core.begin(one) for one in added})
 
 
 class Progress:
@@ -227,18 +244,55 @@ class EventDecoding(PartitionDecoders):
         try:
             return self.of(record.topic_partition).decode(record.key, record.value)
         except MessageError as error:
-            raise ConsumeError(f"{record.topic_partition} offset {record.offset}: {error}") from None
+            raise ConsumeError(f"{record.topic_partition} offset {record.offset}: {error}") from error
+
+
+class _InOrder(EventDecoding):
+    """Lets a row of Simple wait, and what follows it in its partition, if its table's schema comes later: at a start in
+    the middle of a topic, the schemas come with the next bootstrap messages."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        super().__init__(options)
+        self._waiting: dict[KafkaPartition, deque[tuple[Record, Sequence[Event] | SchemaUnknown]]] = {}
+
+    def ready(self, record: Record) -> Iterator[tuple[Record, Sequence[Event]]]:
+        """Yield the records that can be decoded now, in their partition's order, with their events. Raises
+        ConsumeError."""
+        waiting = self._waiting.setdefault(record.topic_partition, deque())
+        waiting.append((record, self._tried(record)))
+        if len(waiting) == 1 and isinstance(waiting[0][1], SchemaUnknown):
+            _log.info("rows wait for the schema of a table", reason=str(waiting[0][1]))
+        while waiting:
+            first, events = waiting[0]
+            if isinstance(events, SchemaUnknown) and isinstance(events := self._tried(first), SchemaUnknown):
+                return
+            waiting.popleft()
+            yield first, events
+
+    def _tried(self, record: Record) -> Sequence[Event] | SchemaUnknown:
+        try:
+            return self.events(record)
+        except ConsumeError as error:
+            if isinstance(error.__cause__, SchemaUnknown):
+                return error.__cause__
+            raise
+
+    def check_complete(self) -> None:
+        """Raises ConsumeError if a record waits."""
+        for (record, error), *_ in filter(None, self._waiting.values()):
+            raise ConsumeError(f"{record.topic_partition} offset {record.offset}: {error}")
 
 
 class _Claims:
     """Fetch rows that were too large for a message."""
 
-    def __init__(self, options: ProtocolOptions, decoding: EventDecoding, *, skips_handle_only: bool) -> None:
-        """Raises ConfigError for an invalid claim-check store."""
+    def __init__(
+        self, options: ProtocolOptions, decoding: EventDecoding, store: ClaimStore | None, *, skips_handle_only: bool
+    ) -> None:
         self._options = options
         self._decoding = decoding
         self._skips = skips_handle_only
-        self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
+        self._store = store
 
     def whole(self, topic_partition: KafkaPartition, offset: int, event: RowEvent) -> RowEvent | None:
         """See core.Whole. Raises ConsumeError."""

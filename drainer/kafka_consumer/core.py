@@ -30,7 +30,7 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from binlog.errors import BinlogError
@@ -53,6 +53,7 @@ class Repeats:
     """The rows of one partition that were received and have a commit_ts that may come again."""
 
     def __init__(self) -> None:
+        self._begin_ts = 0
         self._received: dict[int, Counter[Hashable]] = {}  # by commit_ts
         self._stretch: dict[_Table, tuple[int, Counter[Hashable]]] = {}  # the commit_ts that is being received
 
@@ -75,7 +76,10 @@ class Repeats:
 
     def forget_below(self, commit_ts: int) -> None:
         """Forget rows that are recognised by their commit_ts alone."""
-        self._received = {ts: rows for ts, rows in self._received.items() if ts >= commit_ts}
+        if commit_ts > self._begin_ts:
+            self._begin_ts = commit_ts
+            self._received = {ts: rows for ts, rows in self._received.items() if ts >= commit_ts}
+            self._stretch = {table: one for table, one in self._stretch.items() if one[0] >= commit_ts}
 
 
 def _values(image: Image | None) -> Hashable:
@@ -94,9 +98,9 @@ class ConsumeError(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How far one partition was read. `offset`: the offset from which to read again; `seen`: the offset after the last
-    message that was read; `applied_ts`: of a partition that has not reached the others yet, the commit_ts up to which
-    its rows are applied."""
+    """How far one partition was read. `offset`: the offset from which to read again; `seen`: the offset below which
+    rows at the applied commit_ts are applied, mostly the one after the last message that was read; `applied_ts`: of a
+    partition that has not reached the others yet, the commit_ts up to which its rows are applied."""
 
     offset: int
     seen: int
@@ -142,6 +146,12 @@ class _Partition:
     oldest: float = math.inf  # commit_ts among `rows`
     repeats: Repeats = field(default_factory=Repeats)
 
+    @property
+    def applied_seen(self) -> int:
+        """The offset below which every row up to `applied_ts`, and every tombstone behind them, is applied."""
+        seen = max(self.seen, self.seen_before) if self.applied_ts == self.applied_before else self.seen
+        return min([seen, *(row.offset for row in self.rows if row.commit_ts <= self.applied_ts)])
+
 
 @dataclass(slots=True)
 class _Ddl:
@@ -184,12 +194,12 @@ class ConsumerCore:
         self._ddls: list[_Ddl] = []
         self._newest_ddl: dict[str, int] = {}  # topic → commit_ts
         self._partitions: dict[KafkaPartition, _Partition] = {}
+        self._not_read = {  # partitions that are there no more, or not yet
+            one: read if read.applied_ts is not None else replace(read, applied_ts=resume.applied_ts)
+            for one, read in resume.reads.items()
+        }
         for topic_partition in partitions:
-            read = resume.reads.get(topic_partition, Read(0, 0, 0))
-            ts = resume.applied_ts if read.applied_ts is None else read.applied_ts
-            self._partitions[topic_partition] = _Partition(
-                ts, ts, seen=read.offset, seen_before=read.seen, applied_before=ts, newest=ts
-            )
+            self.add_partition(topic_partition)
 
     @property
     def topic_partitions(self) -> list[KafkaPartition]:
@@ -210,8 +220,19 @@ class ConsumerCore:
         return partition.watermark, partition.watermark_offset
 
     def add_partition(self, topic_partition: KafkaPartition, watermark: int = 0) -> None:
-        """Add a partition that is there since this consumer began. It has no events at or below `watermark`."""
-        self._partitions.setdefault(topic_partition, _Partition(watermark, watermark))
+        """Add a partition. If it was not read before, it has no events at or below `watermark`."""
+        if topic_partition in self._partitions:
+            return
+        read = self._not_read.pop(topic_partition, Read(0, 0, watermark))
+        ts = read.applied_ts or 0
+        self._partitions[topic_partition] = _Partition(
+            ts, ts, seen=read.offset, seen_before=read.seen, applied_before=ts, newest=ts
+        )
+
+    def begin(self, topic_partition: KafkaPartition) -> int | None:
+        """Return the offset from which to read a partition on, None for its first record."""
+        partition = self._partitions[topic_partition]
+        return partition.seen if partition.seen or partition.seen_before else None
 
     def add(self, topic_partition: KafkaPartition, offset: int, events: Iterable[Event]) -> None:
         """Add the events of one message. Raises what `whole` raises."""
@@ -251,10 +272,10 @@ class ConsumerCore:
 
     def resume(self) -> Resume:
         """Return the position after everything that counts as applied."""
-        reads = {}
+        reads = dict(self._not_read)
         for topic_partition, one in self._partitions.items():
             own_ts = one.applied_ts if one.applied_ts < self.applied_ts else None
-            reads[topic_partition] = Read(self._offset(topic_partition, one), one.seen, own_ts)
+            reads[topic_partition] = Read(self._offset(topic_partition, one), one.applied_seen, own_ts)
         return Resume(self.applied_ts, reads, frozenset(self._ran))
 
     def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:

@@ -131,7 +131,7 @@ def print_events(
         return
     with closing(reader):
         decoding = EventDecoding(address.options)
-        reader.begin(dict.fromkeys(reader.topic_partitions(), 0))
+        reader.begin(dict.fromkeys(reader.topic_partitions()))
         while not stop.is_set() and not (once and reader.at_end()):
             lines = [line_of(record, event) for record in reader.poll(POLL_S) for event in decoding.events(record)]
             if lines:

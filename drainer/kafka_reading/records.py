@@ -249,10 +249,11 @@ class TopicReader:
         """Return every partition."""
         return [KafkaPartition(topic, number) for topic, count in self.partitions.items() for number in range(count)]
 
-    def begin(self, offsets: Mapping[KafkaPartition, int]) -> None:
-        """Also read these partitions, from these offsets, or from a partition's first record if that is later."""
+    def begin(self, offsets: Mapping[KafkaPartition, int | None]) -> None:
+        """Also read these partitions, from these offsets; None: from the first record that is there. An offset whose
+        record was deleted is an error of `poll`."""
         wanted = [
-            TopicPartition(*topic_partition, offset or OFFSET_BEGINNING)
+            TopicPartition(*topic_partition, OFFSET_BEGINNING if offset is None else offset)
             for topic_partition, offset in sorted(offsets.items())
         ]
         self._consumer.incremental_assign(wanted)
@@ -302,7 +303,7 @@ class TopicReader:
     def records(self) -> Iterator[Record]:
         """Yield all records, of each partition up to the end that it has when the reader reaches it. Raises
         ReadError."""
-        self.begin(dict.fromkeys(self.topic_partitions(), 0))
+        self.begin(dict.fromkeys(self.topic_partitions()))
         done: set[KafkaPartition] = set()
         while done < self.known:
             yield from [record for record in self.poll(1.0) if record.topic_partition not in done]

@@ -353,7 +353,7 @@ class ConsumerPosition(SqlPositionStore):
         if rows[0][1] is not None or tso.physical_ms(at_ts) <= tso.physical_ms(ddl_ts) + FINISH_LAG_MS_MAX:
             raise PositionMoved(f"{self.label}: the DDL at {ddl_ts} has not run, or not been finished at {at_ts}")
         if any(len(read) > 4 for read in found["reads"]):  # with an `applied_ts` of its own
-            raise PositionMoved(f"{self.label}: a partition that is new to it has not reached {at_ts}")
+            raise PositionMoved(f"{self.label}: a partition has not reached {at_ts} yet, or is not read any more")
         return Stored(at_ts, -ddl_ts, 0)
 
     def job(self, job_id: int) -> JobMark | None:

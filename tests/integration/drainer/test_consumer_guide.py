@@ -21,6 +21,7 @@ from drainer.kafka_consumer.consumer import Consumer
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
 from tests.integration.drainer.test_kafka_consumer import changed, write
+from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.kafka import Broker
 from tests.support.row_case import TEXT
 from tests.support.row_changes import make_changes, make_table
@@ -84,7 +85,7 @@ def goods(commit_ts: int, old: str | None, new: str | None, key: int = 1) -> lis
     images = {"old": old, "new": new}
     rows = {which: [[key, name.encode()]] for which, name in images.items() if name is not None}
     changes = make_changes(table, kind, commit_ts=commit_ts, **rows)
-    return list(ENCODER.frame(ENCODER.table(table).encode(changes)))
+    return list(framed_rows(ENCODER, encoded_rows(ENCODER.table(table), changes)))
 
 
 def test_search_index_of_page_has_every_row_once(kafka: Broker, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_topic_and_partition_that_appear_are_read_from_their_beginning(
         ddl = ENCODER.ddl(Ddl(15, 14, "db", "u", "CREATE TABLE u (id INT)", 3))
         write(kafka, another, [*ddl, *rows((3, 25)), *resolved(50)])
         write(kafka, topic, resolved(50), resolved(50))
-        read_up_to(50)
+        wait_until(lambda: (25, 3) in found, what="the new topic is read")
     finally:
         stop.set()
         reading.join()

@@ -56,7 +56,10 @@ def test_kafka_consumer_applies_rows_and_ddls_once_over_several_runs(kafka: Brok
     assert contents(path) == [(1, 7)]
 
 
-def test_kafka_consumer_refuses_records_deleted_before_it_read_them(kafka: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resolved_ts", [12, 9], ids=["first applied", "first only read"])
+def test_kafka_consumer_refuses_records_deleted_before_it_applied_them(
+    kafka: Broker, tmp_path: Path, resolved_ts: int
+) -> None:
     from confluent_kafka import TopicPartition
 
     topic = kafka.topic(1)
@@ -66,7 +69,7 @@ def test_kafka_consumer_refuses_records_deleted_before_it_read_them(kafka: Broke
         f"sqlite:{tmp_path}/rows.db",
         "--once",
     ]
-    write(kafka, topic, [*rows((1, 10)), *ENCODER.resolved(12)])
+    write(kafka, topic, [*rows((1, 10)), *ENCODER.resolved(resolved_ts)])
     assert main(command) == 0
     write(kafka, topic, [*rows((2, 13)), *rows((3, 14)), *ENCODER.resolved(20)])
     for future in kafka.admin.delete_records([TopicPartition(topic, 0, 4)]).values():

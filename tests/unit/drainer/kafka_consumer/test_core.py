@@ -169,6 +169,87 @@ def test_partition_that_appears_late_brings_its_rows_but_no_ddl_again() -> None:
     assert part.resume.reads == {P0: Read(2, 2), P1: Read(2, 2)}
 
 
+@pytest.mark.parametrize("waits", [row_event(1, 0, Change.DELETE), row_event(2, 9)])
+def test_events_that_wait_for_late_topic_are_kept_over_restart(waits: RowEvent) -> None:
+    """A tombstone, or a late row at the applied commit_ts: they were read, and not applied."""
+    late = KafkaPartition("late", 0)
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5, Change.UPSERT), ResolvedEvent(9)])
+    parts_of(core)
+    core.add_partition(late)
+    core.add(P0, 1, [waits])
+    core.add(late, 0, [ResolvedEvent(4)])
+    resume = parts_of(core)[-1].resume
+    again = ConsumerCore([P0, late], resume)
+    again.add(P0, 1, [waits])
+    assert (again.left_out, again.buffered) == (0, [waits])
+    again.add(late, 1, [ResolvedEvent(9)])
+    (part,) = parts_of(again)
+    assert part.rows == (waits,)
+
+
+def test_rows_at_applied_commit_ts_are_skipped_again_if_restart_did_not_reach_them() -> None:
+    late = KafkaPartition("late", 0)
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5), row_event(2, 12)])
+    core.add(P0, 1, [ResolvedEvent(5)])
+    (part,) = parts_of(core)
+    second = ConsumerCore([P0, late], part.resume)
+    second.add(late, 0, [ResolvedEvent(3)])
+    (part,) = parts_of(second)
+    third = ConsumerCore([P0, late], part.resume)
+    third.add(P0, 0, [row_event(1, 5), row_event(2, 12)])
+    assert (third.left_out, third.buffered) == (1, [row_event(2, 12)])
+
+
+def test_partition_that_is_not_shown_for_a_while_goes_on_where_it_was_read() -> None:
+    core = ConsumerCore([P0, P1])
+    for one in (P0, P1):
+        core.add(one, 0, [row_event(one.partition, 5), ResolvedEvent(9)])
+    resume = parts_of(core)[-1].resume
+    without = ConsumerCore([P0], resume)
+    without.add(P0, 1, [ResolvedEvent(20)])
+    resume = parts_of(without)[-1].resume
+    assert (resume.applied_ts, resume.reads) == (20, {P0: Read(2, 2), P1: Read(1, 1, 9)})
+    again = ConsumerCore([P0], resume)
+    again.add_partition(P1)
+    assert (again.begin(P0), again.begin(P1)) == (2, 1)
+    again.add(P1, 1, [row_event(1, 12), ResolvedEvent(20)])
+    (part,) = parts_of(again)
+    assert shown(part) == [(12, (Change.UPDATE, 1))]
+
+
+def test_consumer_begins_partition_that_was_never_read_at_its_first_record() -> None:
+    assert ConsumerCore([P0]).begin(P0) is None
+    assert ConsumerCore([P0], Resume(9, {P0: Read(0, 3)})).begin(P0) == 0
+
+
+def test_partition_announced_by_admin_event_begins_at_slowest_watermark() -> None:
+    core = ConsumerCore([P0, P1])
+    core.add(P1, 0, [ResolvedEvent(5)])
+    core.add(P0, 0, [ResolvedEvent(9), AdminEvent(3)])
+    core.add(KafkaPartition("topic", 2), 0, [row_event(1, 7), ResolvedEvent(9)])
+    core.add(P1, 1, [ResolvedEvent(9)])
+    assert [one for part in parts_of(core) for one in shown(part)] == [(7, (Change.UPDATE, 1))]
+
+
+def test_ddl_at_applied_commit_ts_is_not_run_again_while_another_topic_catches_up() -> None:
+    late = KafkaPartition("late", 0)
+    core = ConsumerCore([P0, P1])
+    for one in (P0, P1):
+        core.add(one, 0, [ddl_event(9), ResolvedEvent(9)])
+    resume = parts_of(core)[0].resume
+    again = ConsumerCore([P0, P1, late], resume)
+    again.add(late, 0, [ddl_event(4, "CREATE TABLE u (id INT)"), ResolvedEvent(6)])
+    (part,) = [part for part in parts_of(again) if part.ddl is not None]
+    assert part.ddl == ddl_event(4, "CREATE TABLE u (id INT)")
+    third = ConsumerCore([P0, P1, late], part.resume)
+    third.add(late, 1, [ResolvedEvent(20)])
+    for one in (P0, P1):
+        third.add(one, 0, [ddl_event(9), ResolvedEvent(20)])
+    assert [part.ddl for part in parts_of(third)] == [None]
+
+
 def test_consumer_names_partitions_that_others_wait_for() -> None:
     core = ConsumerCore([P0, P1])
     assert core.ahead() == set()

@@ -59,20 +59,28 @@ class Repeats:
 
     def is_repeat(self, event: RowEvent) -> bool:
         """Return whether this row was received before; if not, it counts as received."""
+        received = self._received.get(event.commit_ts)
+        if received is None:
+            received = self._received[event.commit_ts] = Counter()
         table = (event.schema, event.table, event.partition_id)
         key = key_of(event)
-        content = [_values(key)] if key is not None else [event.row_id, _values(event.old), _values(event.new)]
-        row = (table, event.change, *content)
-        received = self._received.setdefault(event.commit_ts, Counter())
-        commit_ts, stretch = self._stretch.get(table, (0, Counter[Hashable]()))
-        if commit_ts != event.commit_ts:
-            stretch = Counter()
-            self._stretch[table] = (event.commit_ts, stretch)
-        stretch[row] += 1
-        if received[row] and (key is not None or stretch[row] <= received[row]):
-            return True
-        received[row] += 1
-        return False
+        if key is not None:
+            row: Hashable = (table, event.change, _values(key))
+            is_repeat = row in received
+        else:
+            row = (table, event.change, event.row_id, _values(event.old), _values(event.new))
+            is_repeat = self._in_stretch(table, event.commit_ts, row) <= received[row]
+        if not is_repeat:
+            received[row] += 1
+        return is_repeat
+
+    def _in_stretch(self, table: _Table, commit_ts: int, row: Hashable) -> int:
+        """Count the row. Return how often the stretch has it."""
+        known = self._stretch.get(table)
+        if known is None or known[0] != commit_ts:
+            known = self._stretch[table] = (commit_ts, Counter())
+        known[1][row] += 1
+        return known[1][row]
 
     def forget_below(self, commit_ts: int) -> None:
         """Forget rows that are recognised by their commit_ts alone."""

@@ -286,9 +286,11 @@ class TopicReader:
         return self._ended.get(topic_partition)
 
     def poll(self, timeout_s: float, records_max: int = _AT_A_TIME) -> list[Record]:
-        """Return the next records, of several partitions mixed. Raises ReadError."""
-        found = []
-        for message in self._consumer.consume(records_max, timeout=timeout_s):
+        """Return the next records, of several partitions mixed: those that have come when the first one has, or none
+        after the timeout. Raises ReadError."""
+        found, first = [], self._consumer.poll(timeout_s)  # `consume` alone waits until all `records_max` have come
+        more = [] if first is None else self._consumer.consume(records_max - 1, timeout=0)
+        for message in more if first is None else [first, *more]:
             error, number = message.error(), message.partition()
             topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
             if error is None:

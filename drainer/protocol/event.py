@@ -75,6 +75,7 @@ class ColumnValue:
 
 
 Image = Mapping[str, ColumnValue]
+_HANDLE_KEY: Final = int(ColumnFlag.HANDLE_KEY)  # a number: the operators of an enum's members are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def key_of(event: RowEvent) -> Image | None:
     if event.key is not None:
         return event.key
     image = event.new if event.new is not None else event.old
-    return {name: one for name, one in (image or {}).items() if one.flags & ColumnFlag.HANDLE_KEY} or None
+    return {name: one for name, one in (image or {}).items() if one.flags & _HANDLE_KEY} or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from math import isfinite
 from typing import Final, NoReturn
 
@@ -22,7 +23,7 @@ _INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint
 
 def whole_number(text: str) -> int:
     """Parse an integer. Raises ValueError unless the text is at most 20 ASCII digits with an optional sign."""
-    if not _WHOLE.fullmatch(text):
+    if not (len(text) <= 20 and text.isascii() and text.isdigit()) and not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
@@ -43,7 +44,7 @@ def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
     value = decompress(value, how)
     try:
         text = value.decode()
-        document = json.loads(text, parse_int=_whole, parse_constant=_refuse_constant)
+        document = _DECODER.decode(text)
         if _SURROGATE.search(text):
             json.dumps(document, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -66,6 +67,20 @@ def _whole(digits: str) -> int | float:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_whole, parse_constant=_refuse_constant)
+
+
+@lru_cache(1024)
+def _kind(type_name: str) -> str:
+    """Return how a value of this type is written: integer, float, binary or text."""
+    name = type_name.partition("(")[0].partition(" ")[0].lower()
+    if name in _INTEGERS:
+        return "integer"
+    if name in ("float", "double"):
+        return "float"
+    return "binary" if "blob" in name or "binary" in name else "text"
 
 
 class Reader:
@@ -98,13 +113,13 @@ class Reader:
     def typed(self, name: str, type_name: str, binary: Callable[[str], bytes]) -> Value:
         """Return a value that is written as a text. `type_name`: that of the column, such as `int(10) unsigned`;
         `binary`: converts the text of a binary string, and may raise ValueError."""
-        text, kind = self.text(name), type_name.partition("(")[0].partition(" ")[0].lower()
+        text, kind = self.text(name), _kind(type_name)
         try:
-            if kind in _INTEGERS:
+            if kind == "integer":
                 return whole_number(text)
-            if kind in ("float", "double"):
+            if kind == "float":
                 return double(text)
-            return binary(text) if "blob" in kind or "binary" in kind else text
+            return binary(text) if kind == "binary" else text
         except ValueError:
             self.wrong(name, f"a value of type {type_name}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from drainer.protocol.canal.encoder import WATERMARK
@@ -48,20 +49,22 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
         message.wrong("data", "an array of at least one row")
     if change is Change.UPDATE and len(old) != len(data):
         raise MessageError(f"{message.where}: an update with {len(data)} new rows and {len(old)} old ones")
-    columns = _columns(message)
+    columns, schema, table = _columns(message), message.text("database"), message.text("table")
     claim = "" if extension is None else extension.text("claimCheckLocation", "")
+    commit_ts = 0 if extension is None else extension.integer("commitTs", 0)
+    handle_only = bool(claim) or (extension is not None and extension.boolean("onlyHandleKey", False))
     found = []
     for n, row in enumerate(data):
         image = _image(row, columns)
         found.append(
             RowEvent(
                 change,
-                0 if extension is None else extension.integer("commitTs", 0),
-                message.text("database"),
-                message.text("table"),
+                commit_ts,
+                schema,
+                table,
                 old=image if change is Change.DELETE else _image(old[n], columns) if change is Change.UPDATE else None,
                 new=None if change is Change.DELETE else image,
-                handle_only=bool(claim) or (extension is not None and extension.boolean("onlyHandleKey", False)),
+                handle_only=handle_only,
                 claim=claim,
             )
         )
@@ -73,8 +76,22 @@ def _columns(message: Reader) -> Mapping[str, tuple[str, int]]:
     types, key = message.child("mysqlType"), message.document.get("pkNames")
     if types is None:
         return {}
-    primary = key if isinstance(key, list) else []
-    return {name: (types.text(name), ColumnFlag.HANDLE_KEY * (name in primary)) for name in types.document}
+    try:
+        found = _flagged(tuple(types.document.items()), tuple(key) if isinstance(key, list) else ())
+    except TypeError:  # a member that cannot be hashed is no text
+        found = None
+    if found is None:
+        for name in types.document:
+            types.text(name)
+        message.wrong("pkNames", "an array of names")
+    return found
+
+
+@lru_cache(4096)  # every message of a table has the same types
+def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> Mapping[str, tuple[str, int]] | None:
+    handle_key = int(ColumnFlag.HANDLE_KEY)
+    found = {name: (kind, handle_key * (name in key)) for name, kind in types if isinstance(kind, str)}
+    return found if len(found) == len(types) else None
 
 
 def _image(row: Reader, columns: Mapping[str, tuple[str, int]]) -> Image:

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from drainer.batch.work import Kind
 from drainer.kafka_consumer.__main__ import main
+from drainer.kafka_reading.records import Record, TopicReader
 from drainer.protocol.encoder import Ddl, Message
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.kafka import Broker
@@ -75,6 +76,20 @@ def test_kafka_consumer_refuses_records_deleted_before_it_applied_them(
     for future in kafka.admin.delete_records([TopicPartition(topic, 0, 4)]).values():
         future.result(60)
     assert main(command) == 2
+
+
+@pytest.mark.timeout(60)
+def test_record_is_read_before_others_come(kafka: Broker) -> None:
+    """Otherwise every event would be late by the time for which a read waits."""
+    topic = kafka.topic(1)
+    reader = TopicReader({"bootstrap.servers": kafka.address}, [topic])
+    reader.begin(dict.fromkeys(reader.topic_partitions()))
+    write(kafka, topic, list(ENCODER.resolved(12)))
+    found: list[Record] = []
+    while not found:  # the end of the empty partition may come first
+        found = reader.poll(600.0)
+    reader.close()
+    assert [record.offset for record in found] == [0]
 
 
 def test_kafka_consumer_exits_with_error_for_unusable_settings(kafka: Broker, tmp_path: Path) -> None:

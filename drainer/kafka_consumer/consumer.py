@@ -58,11 +58,11 @@ class Consumer:
     """The events of topics, in commit_ts order over all partitions, each once: RowEvent, DdlEvent, and after those that
     belong together ResolvedEvent.
 
-    With a ResolvedEvent `position` is after everything up to its commit_ts, but for topics that appeared later and are
-    still behind. Store it then, if possible in one
-    transaction with what was made of the events; a Consumer that gets it goes on there. Ends when `stop` is set, or
-    with `once` at the end that the topics have. Iterating raises ReadError, ConsumeError, DestinationError of a schema
-    registry; an iteration after that, or after `break`, goes on at `position`."""
+    With a ResolvedEvent `position` is after everything up to its commit_ts, except for topics that appeared later and
+    are still behind. Store it then, if possible in one transaction with what was made of the events; a Consumer that
+    gets it goes on there. Ends when `stop` is set, or with `once` at the end that the topics have. Iterating raises
+    ReadError, ConsumeError, DestinationError of a schema registry; an iteration after that, or after `break`, goes on
+    at `position`."""
 
     def __init__(
         self,

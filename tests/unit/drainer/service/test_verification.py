@@ -187,7 +187,7 @@ def test_process_ends_when_the_drainer_is_killed(tmp_path: Path) -> None:
     drainer = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT)
     assert drainer.stdout is not None
     pid = int(drainer.stdout.readline())
-    assert is_running(pid)
+    wait_until(lambda: is_running(pid), what="the process has begun")
     drainer.kill()
     drainer.wait(30)
     drainer.stdout.close()
@@ -195,7 +195,8 @@ def test_process_ends_when_the_drainer_is_killed(tmp_path: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """One that has ended, and whose parent has not asked for it, has no command line."""
+    """One that has ended, and whose parent has not asked for it, has no command line; nor has one for a moment that is
+    being started."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except FileNotFoundError:

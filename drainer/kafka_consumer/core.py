@@ -29,8 +29,9 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Final
 
 from binlog.errors import BinlogError
@@ -41,11 +42,11 @@ from drainer.schema.filter import OWN_SCHEMA
 
 # Recognise rows of a partition that were received before: producers that deliver at least once send rows again.
 #
-# A row with a key changes at most once in a transaction, so table, commit_ts, kind of change and key identify its
-# event. Rows without a key are counted, because a transaction may have equal ones. A producer that begins again sends a
-# table's rows in their order from some commit_ts on. So the n-th equal row of one stretch of a commit_ts is a repeat if
-# n equal rows of that commit_ts were received. What cannot be recognised: rows without a key, if a producer begins
-# again with the very commit_ts with which it ended.
+# Table, commit_ts, kind of change, key and values identify the event of a row with a key: TiDB changes such a row once
+# in a transaction, and a service of the SDK to other values each time. Rows without a key are counted, because a
+# transaction may have equal ones. A producer that begins again sends a table's rows in their order from some commit_ts
+# on. So the n-th equal row of one stretch of a commit_ts is a repeat if n equal rows of that commit_ts were received.
+# What cannot be recognised: rows without a key, if a producer begins again with the very commit_ts with which it ended.
 _Table = tuple[str, str, int]
 
 
@@ -57,18 +58,18 @@ class Repeats:
         self._received: dict[int, Counter[Hashable]] = {}  # by commit_ts
         self._stretch: dict[_Table, tuple[int, Counter[Hashable]]] = {}  # the commit_ts that is being received
 
-    def is_repeat(self, event: RowEvent) -> bool:
-        """Return whether this row was received before; if not, it counts as received."""
+    def is_repeat(self, event: RowEvent, contents: _Contents) -> bool:
+        """Return whether this row was received before; if not, it counts as received. `contents`: see _contents."""
         received = self._received.get(event.commit_ts)
         if received is None:
             received = self._received[event.commit_ts] = Counter()
         table = (event.schema, event.table, event.partition_id)
         key = key_of(event)
         if key is not None:
-            row: Hashable = (table, event.change, _values(key))
+            row: Hashable = (event.change, _values(key), contents)
             is_repeat = row in received
         else:
-            row = (table, event.change, event.row_id, _values(event.old), _values(event.new))
+            row = (event.change, event.row_id, contents)
             is_repeat = self._in_stretch(table, event.commit_ts, row) <= received[row]
         if not is_repeat:
             received[row] += 1
@@ -90,8 +91,21 @@ class Repeats:
             self._stretch = {table: one for table, one in self._stretch.items() if one[0] >= commit_ts}
 
 
-def _values(image: Image | None) -> Hashable:
-    return None if image is None else tuple(sorted((name, one.value) for name, one in image.items()))
+def _values(image: Image) -> Hashable:
+    return tuple(sorted((name, one.value) for name, one in image.items()))
+
+
+# A row before and after a change: its table and values, None where there is no row.
+_Contents = tuple[Hashable, Hashable]
+
+
+def _contents(event: RowEvent) -> _Contents:
+    table = (event.schema, event.table)
+    old, new = (
+        None if image is None else (table, tuple([(name, one.value) for name, one in image.items()]))
+        for image in (event.old, event.new)
+    )
+    return old, new
 
 
 DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job
@@ -139,6 +153,7 @@ class _Row:
     commit_ts: int
     offset: int
     event: RowEvent
+    contents: _Contents
 
 
 @dataclass(slots=True)
@@ -289,13 +304,14 @@ class ConsumerCore:
     def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:
         commit_ts = event.commit_ts or partition.newest  # a tombstone has none, and belongs after the row before it
         partition.newest = max(partition.newest, commit_ts)
-        is_repeat = bool(event.commit_ts) and partition.repeats.is_repeat(event)
+        contents = _contents(event)
+        is_repeat = bool(event.commit_ts) and partition.repeats.is_repeat(event, contents)
         if is_repeat or self._is_applied(partition, offset, event.commit_ts):
             self.left_out += 1
             return
         whole = self._whole(topic_partition, offset, event) if event.handle_only else event
         if whole is not None:
-            partition.rows.append(_Row(commit_ts, offset, whole))
+            partition.rows.append(_Row(commit_ts, offset, whole, contents))
             partition.oldest = min(partition.oldest, commit_ts)
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
@@ -325,19 +341,19 @@ class ConsumerCore:
         self._ran = {one for one in self._ran if one[0] >= event.commit_ts} | {_name(event)}
 
     def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
-        """Remove and return the rows up to `until_ts`, ordered by commit_ts. Rows of one transaction are ordered so
-        that they can be applied (a row's delete in one partition before its insert in another), otherwise as they were
-        read. All stay as they were read if there are deletes without a commit_ts: they follow the row before them."""
-        due = []
+        """Remove and return the rows up to `until_ts`, ordered by commit_ts, and those of one transaction so that they
+        can be applied (_ranked), otherwise as they were read. All stay as they were read if there are deletes without a
+        commit_ts: they follow the row before them."""
+        due: list[tuple[int, int, RowEvent]] = []
         for partition in self._partitions.values():
             if partition.oldest <= until_ts:
-                due += [row for row in partition.rows if row.commit_ts <= until_ts]
+                due += _ranked([row for row in partition.rows if row.commit_ts <= until_ts])
                 partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
                 partition.oldest = min((row.commit_ts for row in partition.rows), default=math.inf)
             partition.repeats.forget_below(until_ts)
-        has_times = all(row.event.commit_ts for row in due)
-        due.sort(key=lambda row: (row.commit_ts, _CLASSES[row.event.change] if has_times else 0))
-        return tuple(row.event for row in due)
+        has_times = all(event.commit_ts for _, _, event in due)
+        due.sort(key=itemgetter(0, 1) if has_times else itemgetter(0))
+        return tuple(event for _, _, event in due)
 
     def _offset(self, topic_partition: KafkaPartition, partition: _Partition) -> int:
         """Return the offset of the oldest event that is not applied, or of the watermark if that is above the rows that
@@ -345,6 +361,19 @@ class ConsumerCore:
         ddls = [ddl.offsets[topic_partition] for ddl in self._ddls if topic_partition in ddl.offsets]
         marks = [partition.watermark_offset] if partition.watermark > partition.applied_ts else []
         return min([partition.seen, *(row.offset for row in partition.rows), *ddls, *marks])
+
+
+def _ranked(rows: Sequence[_Row]) -> Iterator[tuple[int, int, RowEvent]]:
+    """Yield (commit_ts, rank in its transaction, event) of rows of one partition.
+
+    A row's delete in one partition must come before its insert in another, so deletes come first and inserts last. A
+    service of the SDK may change a row several times in a transaction; what one change leaves is then what the next
+    one finds, and they stay in their order."""
+    found, left = ({(row.commit_ts, row.contents[at]) for row in rows if row.contents[at] is not None} for at in (0, 1))
+    for row in rows:
+        old, new = row.contents
+        is_chained = (row.commit_ts, old) in left or (row.commit_ts, new) in found
+        yield row.commit_ts, _CLASSES[Change.UPDATE if is_chained else row.event.change], row.event
 
 
 def _name(event: DdlEvent) -> DdlName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
 from drainer.kafka_reading.records import KafkaPartition
-from drainer.protocol.event import AdminEvent, Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
-from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, row_event, streams
+from drainer.protocol.event import AdminEvent, Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent
+from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, image, row_event, streams
 
 P0, P1 = KafkaPartition("topic", 0), KafkaPartition("topic", 1)
 
@@ -335,6 +336,46 @@ def test_consumer_applies_delete_before_insert_where_messages_name_no_key() -> N
     core.add(P1, 0, [keyless(5, 1, Change.DELETE), ResolvedEvent(5)])
     (part,) = parts_of(core)
     assert [row.change for row in part.rows] == [Change.DELETE, Change.INSERT]
+
+
+CHAINS = [(None, 1, None), (None, 1, 2, 3), (1, 2, 3, None), (1, None, 2), (None, 1, 2, None), (None, 1, None, 2)]
+
+
+def of_service(*values: int | None) -> list[RowEvent]:
+    """What a service does to row 1 in one transaction: its value from each to the next, None where there is no row."""
+    found = []
+    for old, new in itertools.pairwise(values):
+        change = Change.INSERT if old is None else Change.DELETE if new is None else Change.UPDATE
+        images = [None if value is None else image(1, value) for value in (old, new)]
+        found.append(RowEvent(change, 5, "db", "t", old=images[0], new=images[1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "values", [(None, 1, None), (None, 1, 2, 3), (1, 2, 3, None), (1, None, 2), (None, 1, 2, None)]
+)
+@pytest.mark.parametrize("has_key", [True, False])
+def test_consumer_keeps_order_of_changes_of_one_row_in_transaction(
+    values: tuple[int | None, ...], has_key: bool
+) -> None:
+    changes = of_service(*values)
+    if not has_key:
+        changes = [replace(one, old=without_flags(one.old), new=without_flags(one.new)) for one in changes]
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [*changes, ResolvedEvent(5)])
+    assert [part.rows for part in parts_of(core)] == [tuple(changes)]
+
+
+def without_flags(image: Image | None) -> Image | None:
+    return image and {name: ColumnValue(one.value) for name, one in image.items()}
+
+
+def test_consumer_applies_delete_before_insert_of_row_that_changed_table_partition() -> None:
+    """TiDB may write the insert first: a global index has one key, and the values differ."""
+    insert, delete = row_event(1, 5, Change.INSERT, value=1), row_event(1, 5, Change.DELETE, value=2)
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [insert, delete, ResolvedEvent(5)])
+    assert [part.rows for part in parts_of(core)] == [(delete, insert)]
 
 
 def test_consumer_watermark_is_that_of_slowest_partition() -> None:

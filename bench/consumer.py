@@ -1,4 +1,4 @@
-"""Measure the library: rows/s of `for event in Consumer(…)` from a topic of a real broker, for each protocol.
+"""Measure the consumer library: rows/s of `for event in Consumer(…)` from a topic of a real broker, for each protocol.
 
     python -m bench.consumer [--rows 100000] [--protocol canal-json] [--profile]
 

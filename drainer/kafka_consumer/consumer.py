@@ -102,7 +102,8 @@ class Consumer:
 
     @property
     def position(self) -> str:
-        """What to store with the ResolvedEvent that was given last; "" before the first."""
+        """Return the position after the newest ResolvedEvent that was given, for the caller to store; "" before the
+        first one."""
         return resume_text(self.resume) if self.resume != Resume() else ""
 
     def __iter__(self) -> Iterator[Event]:
@@ -150,7 +151,7 @@ class Consumer:
             with closing(self._open_reader(is_stopped)) as reader:
                 yield from self._read(reader, is_stopped)
         except ReadStopped as error:
-            _log.info("stopped", why=str(error))
+            _log.info("consumer stopped", why=str(error))
 
     def _open_reader(self, is_stopped: Callable[[], bool]) -> TopicReader:
         return TopicReader(self._address.client, self._topics, is_stopped=is_stopped)
@@ -179,7 +180,7 @@ class Consumer:
             progress.add(len(records), core)
             _add_new(reader, core)
             held = self._hold(reader, core, held)
-        _log.info("stopped", applied_ts=core.applied_ts, waiting=len(core.buffered), left_out=core.left_out)
+        _log.info("consumer stopped", applied_ts=core.applied_ts, waiting=len(core.buffered), left_out=core.left_out)
 
     def _begin(self, reader: TopicReader, decoding: EventDecoding) -> ConsumerCore:
         partitions = reader.topic_partitions()
@@ -188,7 +189,7 @@ class Consumer:
             self.resume = Resume(0, {topic_partition: Read(end, end) for topic_partition, end in ends.items()})
         claims = _Claims(self._address.options, decoding, self._store, skips_handle_only=self._skips_handle_only)
         core = ConsumerCore(partitions, self.resume, claims.whole)
-        _log.info("consuming", partitions=reader.partitions, applied_ts=self.resume.applied_ts)
+        _log.info("reading topics", partitions=reader.partitions, applied_ts=self.resume.applied_ts)
         reader.begin({one: core.begin(one) for one in partitions})
         return core
 
@@ -208,12 +209,12 @@ class Consumer:
 
 
 def _add_new(reader: TopicReader, core: ConsumerCore) -> None:
-    """Also read partitions that messages have announced, and those that brokers have got since."""
+    """Also read new partitions: those that Admin events have announced, and those that brokers list now."""
     for topic_partition in reader.added():
         core.add_partition(topic_partition)
     added = [topic_partition for topic_partition in core.topic_partitions if topic_partition not in reader.known]
     if added:
-        _log.info("partitions were added", topic_partitions=[str(topic_partition) for topic_partition in added])
+        _log.info("new partitions are read, too", topic_partitions=[str(topic_partition) for topic_partition in added])
         reader.begin({one: core.begin(one) for one in added})
 
 

@@ -66,17 +66,18 @@ class Repeats:
         table = (event.schema, event.table, event.partition_id)
         key = key_of(event)
         if key is not None:
-            row: Hashable = (event.change, _values(key), contents)
+            row: Hashable = (table, event.change, _values(key), contents)
             is_repeat = row in received
         else:
-            row = (event.change, event.row_id, contents)
+            row = (table, event.change, event.row_id, contents)
             is_repeat = self._in_stretch(table, event.commit_ts, row) <= received[row]
         if not is_repeat:
             received[row] += 1
         return is_repeat
 
     def _in_stretch(self, table: _Table, commit_ts: int, row: Hashable) -> int:
-        """Count the row. Return how often the stretch has it."""
+        """Count this row among the consecutive rows of its table with this commit_ts. Return how many of them are equal
+        to it, this one included."""
         known = self._stretch.get(table)
         if known is None or known[0] != commit_ts:
             known = self._stretch[table] = (commit_ts, Counter())

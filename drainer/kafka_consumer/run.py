@@ -1,4 +1,4 @@
-"""Apply what topics have to a destination that holds the position, or print it as lines of text."""
+"""Apply the events of topics to a destination that stores the position, or print them as lines of JSON."""
 
 from __future__ import annotations
 

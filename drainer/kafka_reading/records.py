@@ -264,7 +264,7 @@ class TopicReader:
         return self._ended.keys() | held >= self.known
 
     def hold(self, topic_partitions: Iterable[KafkaPartition]) -> None:
-        """Return no records of these partitions until they are released."""
+        """Pause these partitions: `poll` returns no records of them until they are released."""
         self._consumer.pause([TopicPartition(*one) for one in topic_partitions])
 
     def release(self, topic_partitions: Iterable[KafkaPartition]) -> None:

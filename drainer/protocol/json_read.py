@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
 from typing import Final, NoReturn
 
 from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Value
+from drainer.protocol.event import ColumnValue, Image, Value
 from drainer.protocol.options import Compression
 
 UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -167,3 +167,18 @@ class Reader:
                 raise MessageError(f"{self.where}.{name}[{n}]: not an object")
             readers.append(Reader(item, f"{self.where}.{name}[{n}]"))
         return readers
+
+
+Columns = Mapping[str, tuple[str, int]]  # each column's type, and its flags: HANDLE_KEY for those of a key
+
+
+def image_of(row: Reader, columns: Columns, value: Callable[[Reader, str, str], Value], described_in: str) -> Image:
+    """Return a row's image. `value`: returns the value of a column, from its name and type; `described_in`: what
+    describes the columns, for errors. Raises MessageError."""
+    found = {}
+    for name in row.document:
+        if name not in columns:
+            raise MessageError(f"{row.where}: {name} is not in {described_in}")
+        type_name, flags = columns[name]
+        found[name] = ColumnValue(value(row, name, type_name), flags=flags, type_name=type_name)
+    return found

@@ -3,15 +3,14 @@ rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from drainer.protocol.canal.encoder import WATERMARK
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
-from drainer.protocol.json_read import Reader, parse
+from drainer.protocol.event import Change, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
+from drainer.protocol.json_read import Columns, Reader, image_of, parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import ColumnFlag
 
@@ -71,7 +70,7 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     return found
 
 
-def _columns(message: Reader) -> Mapping[str, tuple[str, int]]:
+def _columns(message: Reader) -> Columns:
     """Return each column's type, and its flags: HANDLE_KEY for those of the primary key."""
     types, key = message.child("mysqlType"), message.document.get("pkNames")
     if types is None:
@@ -88,20 +87,14 @@ def _columns(message: Reader) -> Mapping[str, tuple[str, int]]:
 
 
 @lru_cache(4096)  # every message of a table has the same types
-def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> Mapping[str, tuple[str, int]] | None:
+def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> Columns | None:
     handle_key = int(ColumnFlag.HANDLE_KEY)
     found = {name: (kind, handle_key * (name in key)) for name, kind in types if isinstance(kind, str)}
     return found if len(found) == len(types) else None
 
 
-def _image(row: Reader, columns: Mapping[str, tuple[str, int]]) -> Image:
-    found = {}
-    for name in row.document:
-        if name not in columns:
-            raise MessageError(f"{row.where}: {name} is not in mysqlType")
-        type_name, flags = columns[name]
-        found[name] = ColumnValue(_value(row, name, type_name), flags=flags, type_name=type_name)
-    return found
+def _image(row: Reader, columns: Columns) -> Image:
+    return image_of(row, columns, _value, "mysqlType")
 
 
 def _value(row: Reader, name: str, type_name: str) -> Value:

@@ -4,7 +4,6 @@ types."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from drainer.protocol.compression import decompress
@@ -12,7 +11,6 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import (
     BootstrapEvent,
     Change,
-    ColumnValue,
     DdlEvent,
     Event,
     Image,
@@ -20,7 +18,7 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
-from drainer.protocol.json_read import UINT64_MAX, Reader, parse
+from drainer.protocol.json_read import UINT64_MAX, Columns, Reader, image_of, parse
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_schema import DDL_KINDS, read_document
@@ -32,8 +30,6 @@ SCHEMAS_MAX: Final = 65_536
 
 _WHAT: Final = "Simple message"
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
-
-Columns = Mapping[str, tuple[str, int]]  # each column's type, and its flags: HANDLE_KEY for those of a key
 
 
 class SchemaUnknown(MessageError):
@@ -120,13 +116,7 @@ class SimpleDecoder:
         )
 
     def _image(self, row: Reader, columns: Columns) -> Image:
-        value, found = _native_value if self._is_avro else _value, {}
-        for name in row.document:
-            if name not in columns:
-                raise MessageError(f"{row.where}: {name} is not in the table's schema")
-            type_name, flags = columns[name]
-            found[name] = ColumnValue(value(row, name, type_name), flags=flags, type_name=type_name)
-        return found
+        return image_of(row, columns, _native_value if self._is_avro else _value, "the table's schema")
 
 
 def _schema_of(schema: Reader) -> tuple[_Version, Columns]:

@@ -79,9 +79,10 @@ class FileFormat(ABC):
 
     @abstractmethod
     def writer(self, scratch: Path, put: Put) -> AbstractContextManager[Add]:
-        """Return the context of a function that turns the segments of one step into bytes, which it passes to `put`.
-        Segments are passed in upstream's order; a large transaction may be in several. What is held back is written at
-        the context's end, or discarded after an error. `scratch`: a directory for unnamed temporary files."""
+        """Return a context manager of a function that converts the segments of one step to bytes and passes them to
+        `put`. Segments are passed in upstream's order; a large transaction may be in several. What is held back is
+        written at the context's end, or discarded after an error. `scratch`: a directory for unnamed temporary
+        files."""
 
     @abstractmethod
     def ddl(self, step: Ddl, place: int, put: Put) -> None:

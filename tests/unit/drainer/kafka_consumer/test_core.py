@@ -370,6 +370,14 @@ def without_flags(image: Image | None) -> Image | None:
     return image and {name: ColumnValue(one.value) for name, one in image.items()}
 
 
+def test_deletes_without_images_of_two_tables_are_no_repeats() -> None:
+    """Their key alone is the same."""
+    deletes = [RowEvent(Change.DELETE, 5, "db", name, key={"id": ColumnValue(1)}) for name in ("t", "u")]
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [*deletes, *deletes, ResolvedEvent(5)])
+    assert [part.rows for part in parts_of(core)] == [tuple(deletes)]
+
+
 def test_consumer_applies_delete_before_insert_of_row_that_changed_table_partition() -> None:
     """TiDB may write the insert first: a global index has one key, and the values differ."""
     insert, delete = row_event(1, 5, Change.INSERT, value=1), row_event(1, 5, Change.DELETE, value=2)

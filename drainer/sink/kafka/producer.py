@@ -69,6 +69,10 @@ _FENCED: Final = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     }
 )
+_CLOCK: Final = (
+    "the clock of this machine differs from the brokers' by more than the topic's message.timestamp.before.max.ms or "
+    "message.timestamp.after.max.ms: set the clock right"
+)
 _REFUSED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user needs {right} on the topic",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user needs IdempotentWrite on the cluster",
@@ -81,10 +85,10 @@ _REFUSED: Final = {
     KafkaError.UNSUPPORTED_VERSION: "the brokers are too old",
     KafkaError.MSG_SIZE_TOO_LARGE: "the topic's max.message.bytes was lowered while messages were on their way",
     KafkaError.RECORD_LIST_TOO_LARGE: "segment.bytes of the topic is less than its max.message.bytes",
-    KafkaError.INVALID_RECORD: "the topic is compacted and takes no message without a key: another protocol, or "
-    "cleanup.policy=delete",
-    KafkaError.INVALID_TIMESTAMP: "the clock of this machine differs from the brokers' by more than the topic's "
-    "message.timestamp.before.max.ms or message.timestamp.after.max.ms: set the clock right",
+    # The library says this for each of several messages of a batch that a broker refuses, whatever the broker's reason.
+    KafkaError.INVALID_RECORD: "the topic is compacted and takes no message without a key (another protocol, or "
+    f"cleanup.policy=delete), or {_CLOCK}",
+    KafkaError.INVALID_TIMESTAMP: _CLOCK,
     KafkaError.POLICY_VIOLATION: "a policy of the brokers refuses it",
     KafkaError.INVALID_REQUIRED_ACKS: "required-acks must be -1, 0 or 1",
 }

@@ -182,6 +182,14 @@ def test_error_of_refused_message_outlives_invalid_record_of_its_batch(first: in
         producer._check_failed()
 
 
+def test_invalid_record_alone_names_both_reasons_of_brokers() -> None:
+    """The library says it, too, of each of several messages in one batch whose time was refused."""
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"})
+    producer._note_failure(KafkaError(KafkaError.INVALID_RECORD), None)
+    with pytest.raises(DestinationRefused, match=r"compacted.* or the clock of this machine differs"):
+        producer._check_failed()
+
+
 def test_partition_beyond_known_ones_has_its_topic_asked_for_before_message() -> None:
     """The client asks by itself with its first message to a topic, and refuses others for partitions added since."""
     producer, asked, counts = Producer({"bootstrap.servers": "127.0.0.1:1"}), [], iter((2, 4))

@@ -42,6 +42,7 @@ from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.registry import KINDS, sections, sink, taken
 from drainer.sink.settings import SyncerSettings, ToSection, UpstreamServer
+from drainer.ticdc.settings import TicdcSection
 
 PORT = 8249
 
@@ -443,9 +444,10 @@ class Config(UpstreamSection):
         "not set: now, or the oldest binlog if the destination has none of the tables that "
         "services published",
     )
-    source: Literal["pumps", "kafka"] = Field(
+    source: Literal["pumps", "kafka", "ticdc"] = Field(
         "pumps",
-        description="where binlogs are read: from the pumps, or from the topics to which they publish (kafka-source)",
+        description="where changes are read: from the pumps, from the topics to which pumps publish (kafka-source), or "
+        "from TiCDC's topics (ticdc-source)",
     )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
     go_pump_silence_max: int = Field(
@@ -480,6 +482,7 @@ class Config(UpstreamSection):
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     kafka_source: TopicSection = Field(default_factory=lambda: TopicSection.model_validate({}))
+    ticdc_source: TicdcSection = Field(default_factory=lambda: TicdcSection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
     syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
     upstream: UpstreamServer = Field(default_factory=lambda: UpstreamServer.model_validate({}))
@@ -512,8 +515,10 @@ class Config(UpstreamSection):
             raise ConfigError("standby and until-now: a drainer that ends by itself is not taken over from")
         if self.source == "kafka" and not self.kafka_source.addresses:
             raise ConfigError('source: "kafka" needs [kafka-source] addresses = ["host:9092"]')
-        if self.source == "kafka" and (why := missing(KAFKA)):
-            raise ConfigError(f'source = "kafka": {why}')
+        if self.source != "pumps" and (why := missing(KAFKA)):
+            raise ConfigError(f'source = "{self.source}": {why}')
+        if self.source == "ticdc":
+            self._check_ticdc()
         if not KINDS[self.syncer.db_type].has_tables:
             there = f"a destination of db-type {self.syncer.db_type}"
             if self.syncer.consistency == "transaction":
@@ -524,6 +529,16 @@ class Config(UpstreamSection):
         self.syncer.to.check()
         self.upstream.check()
         self.syncer.policy()
+
+    def _check_ticdc(self) -> None:
+        if not self.ticdc_source.uri:
+            raise ConfigError('source: "ticdc" needs [ticdc-source] uri = "kafka://host:9092/topic?protocol=..."')
+        if not self.schema_.history_file and not self.schema_.history_url:
+            raise ConfigError(
+                'source: "ticdc" needs [schema] history-url, the status port of a TiDB server, or history-file: '
+                "messages do not have all that a table's schema says"
+            )
+        self.ticdc_source.address()
 
 
 FLAGS = (

@@ -221,6 +221,23 @@ class TopicReader:
         except KafkaException as error:
             raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
 
+    def offset_at(self, topic_partition: KafkaPartition, time_ms: int) -> int | None:
+        """Return the offset of the first record that is not older than `time_ms`, in milliseconds since 1970; None:
+        there is none. Raises ReadError."""
+
+        def offset_of(wait_s: float) -> TopicPartition:
+            asked = TopicPartition(*topic_partition, max(time_ms, 0))
+            (found,) = self._consumer.offsets_for_times([asked], timeout=wait_s)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        try:
+            offset = self._answered(offset_of).offset
+        except KafkaException as error:
+            raise ReadError(f"{topic_partition}: its offset of a time cannot be queried: {error.args[0]}") from None
+        return offset if offset >= 0 else None
+
     def first(self, topic_partition: KafkaPartition, offset: int) -> Record | None:
         """Return the first record at or after an offset, None if there is none before the partition's end. The
         partition must not have been begun. Raises ReadError."""

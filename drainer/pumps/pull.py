@@ -18,7 +18,7 @@ from binlog.runtime.security import Security
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
 from drainer.pumps.topic import kafka_reader, pull_topic
-from drainer.pumps.watermark import Counted, PumpRange, check
+from drainer.pumps.watermark import Counted, PumpRange, Topic, check
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
@@ -88,8 +88,11 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
 
 def _translated(part: PumpRange, cluster_id: int, security: Security) -> Iterator[bytes]:
     """Yield the messages of a range. Raises NoExtension, and as `pull`."""
-    if part.topic is not None:
+    if isinstance(part.topic, Topic):
         yield from pull_topic(kafka_reader(part.topic), part.topic.name, part.after_ts, part.until_ts)
+        return
+    if part.topic is not None:
+        yield from part.topic.pull(part.after_ts, part.until_ts)
         return
     messages, channel = (_pull_extension if part.extension else _pull_go), _connected(part, security)
     try:

@@ -7,9 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import NodeRecord, Registry
+from binlog.cluster.registry import Kind, Listing, NodeRecord
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
@@ -63,12 +64,18 @@ _log = get_logger(__name__)
 Dial = Callable[[str, str, bool], PumpClient]  # node id, host, extension
 
 
+class PumpList(Protocol):
+    """What lists the pumps: the registry, or what takes its place."""
+
+    async def list(self, kind: Kind) -> Listing: ...
+
+
 @dataclass(eq=False)
 class PumpSet:
     """Clients of all pumps by (node id, host), created on demand and closed together. `membership`: None for a reader
     without a stored position. `archived`: see `counts`."""
 
-    registry: Registry
+    registry: PumpList
     dial: Dial
     membership: Membership | None = None
     archived: bool = False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
+from typing import Protocol
 
 from binlog.errors import BinlogError
 from binlog.pb.pump_ext_pb2 import PendingPrewrite
@@ -78,6 +79,14 @@ class Topic:
     client: tuple[tuple[str, str], ...] = field(repr=False)
 
 
+class OtherSource(Protocol):
+    """Something else that holds the binlogs of a range. Picklable."""
+
+    def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
+        """Yield serialized PullRangeResp with every binlog in (after_ts, until_ts], ascending. Raises BinlogError."""
+        ...
+
+
 class Stop(IntEnum):
     """Why a pump ends a batch where it does (`WatermarkResp.Stop`)."""
 
@@ -115,7 +124,8 @@ class PumpMark:
 
     `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown. A TiDB's
     prewrite names no writer, and the pump does not settle it by the lease of one.
-    `topic`: where the binlogs are read instead of from the pump; None: from the pump."""
+    `topic`: where the binlogs are read instead of from the pump; None: from the pump. `count_exact`: whether a pull
+    returns `batch_count` binlogs, and not fewer, because some come twice."""
 
     node_id: str
     host: str
@@ -133,7 +143,8 @@ class PumpMark:
     bytes_exact: bool = False
     stop_bytes: int = 0
     holding: PendingPrewrite | None = None
-    topic: Topic | None = None
+    topic: Topic | OtherSource | None = None
+    count_exact: bool = True
 
     @property
     def empty(self) -> bool:
@@ -150,6 +161,8 @@ class PumpMark:
 
     def counted(self, ts: int) -> Counted | None:
         """Return the exact counts of (after_ts, ts]; None if this answer does not have them."""
+        if not self.count_exact:
+            return None
         if ts == self.end_ts or (ts < self.end_ts and (not self.batch_count or 0 < self.last_ts <= ts)):
             return Counted(self.batch_count, self.batch_bytes if self.bytes_exact else None)
         found = next((part for split, part in zip(self.split_ts, self.splits, strict=False) if split == ts), None)
@@ -194,7 +207,7 @@ class PumpRange:
     after_ts: int
     until_ts: int
     planned: Counted | None = None
-    topic: Topic | None = None
+    topic: Topic | OtherSource | None = None
 
 
 def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:

@@ -65,6 +65,7 @@ from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Posit
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.session_opening import Opening
+from drainer.ticdc.history import TopicHistory
 
 # The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
 #
@@ -380,7 +381,7 @@ def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode
         position=lambda: pipeline.position_ts,
         started_ts=upstream.now_ts,
         status_addr=reachable(config.status_address(), config.registered_address()),
-        reads_topics=config.source == "kafka",
+        reads_topics=config.source != "pumps",
     )
 
 
@@ -389,6 +390,16 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
     if config.source == "kafka":
         topics = dial_topics(config.kafka_source, upstream.cluster_id, silence_max_s=silence_max_s)
         return PumpSet(upstream.registry, topics, membership=membership, archived=True)
+    if config.source == "ticdc":
+        from drainer.ticdc.partition import Partitions  # loads the client library
+
+        partitions = Partitions(
+            config.ticdc_source.address(),
+            config.ticdc_source.topics,
+            TopicHistory(job_sources(config, upstream.etcd)),
+            silence_max_s=silence_max_s,
+        )
+        return PumpSet(partitions, partitions.dial, membership=membership)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)
 

@@ -213,7 +213,7 @@ async def _register(config: Config, etcd: Etcd, position_ts: int, now_ts: int) -
         host=config.registered_address(),
         position=lambda: position_ts,
         started_ts=now_ts,
-        reads_topics=config.source == "kafka",
+        reads_topics=config.source != "pumps",
     )
     await node.register(State.PAUSED)
 

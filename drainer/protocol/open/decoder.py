@@ -118,14 +118,15 @@ class OpenDecoder:
         found = []
         for number, (its_key, its_value) in enumerate(unframe(key, value)):
             try:
-                event = self._event(its_key, its_value)
+                event = self.event(its_key, its_value)
             except MessageError as error:
                 raise MessageError(f"open-protocol, event {number} of the message: {error}") from None
             if event is not None:
                 found.append(event)
         return found
 
-    def _event(self, key: bytes, value: bytes) -> Event | None:
+    def event(self, key: bytes, value: bytes) -> Event | None:
+        """Decode one event of a message. None: a row without columns. Raises MessageError."""
         head = parse(key, "key")
         kind = head.integer("t")
         if kind not in self._readers:

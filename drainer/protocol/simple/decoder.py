@@ -4,6 +4,7 @@ types."""
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from drainer.protocol.compression import decompress
@@ -42,11 +43,19 @@ class _Version(NamedTuple):
     version: int
 
 
+# From schema, table and a row's commit_ts.
+KnownColumns = Callable[[str, str, int], Columns | None]
+
+
 class SimpleDecoder:
     """Decodes one partition. It must begin at the partition's beginning, or at a bootstrap message of every table whose
-    rows follow."""
+    rows follow, unless its columns are known."""
 
-    def __init__(self, options: ProtocolOptions) -> None:
+    def __init__(
+        self, options: ProtocolOptions, known: KnownColumns = lambda _schema, _table, _commit_ts: None
+    ) -> None:
+        """`known`: the columns of tables whose schema is known from elsewhere."""
+        self._known = known
         self._compression = options.large_message_handle_compression
         self._is_avro = options.encoding_format == "avro"
         self._schemas: dict[_Version, Columns] = {}
@@ -54,7 +63,7 @@ class SimpleDecoder:
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message. Raises SchemaUnknown, which is a MessageError, for a row whose schema has not been read
         yet."""
-        message = self._parse(value)
+        message = self.parse(value)
         if message.integer("version") != VERSION:
             message.wrong("version", str(VERSION))
         kind = message.text("type")
@@ -71,7 +80,8 @@ class SimpleDecoder:
             return [self._ddl(message, commit_ts)]
         raise MessageError(f"{message.where}: type {kind!r} is not known")
 
-    def _parse(self, value: bytes | None) -> Reader:
+    def parse(self, value: bytes | None) -> Reader:
+        """Return the message's document. Raises MessageError."""
         if self._is_avro and value is not None:
             return Reader(read_document(decompress(value, self._compression)), _WHAT)
         return parse(value, _WHAT, self._compression)
@@ -94,7 +104,7 @@ class SimpleDecoder:
 
     def _row(self, message: Reader, change: Change, commit_ts: int) -> RowEvent:
         version = _Version(message.text("database"), message.text("table"), message.integer("schemaVersion"))
-        columns = self._schemas.get(version)
+        columns = self._schemas.get(version) or self._known(version.schema, version.table, commit_ts)
         if columns is None:
             raise SchemaUnknown(
                 f"{message.where}: the {change.value} with commit_ts {commit_ts} in "

@@ -122,12 +122,13 @@ class PublishedSource(JobSource):
         return jobs
 
 
-def job_sources(etcd: Etcd, security: Security, *, history_file: str, history_url: str) -> list[JobSource]:
-    """The jobs that services publish in etcd; then `history_file` and `history_url`, where they are not empty.
+def job_sources(etcd: Etcd | None, security: Security, *, history_file: str, history_url: str) -> list[JobSource]:
+    """The jobs that services publish in etcd, if it is given; then `history_file` and `history_url`, where they are not
+    empty.
 
     An https status port is verified with the authority of `security` where that is set, with the system's otherwise.
     """
-    sources: list[JobSource] = [PublishedSource(PublishedJobs(etcd))]
+    sources: list[JobSource] = [] if etcd is None else [PublishedSource(PublishedJobs(etcd))]
     if history_file:
         sources.append(FileSource(Path(history_file)))
     if history_url:

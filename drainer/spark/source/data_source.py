@@ -5,7 +5,9 @@
 
 | option | default | |
 |---|---|---|
-| `pd-urls` | required | etcd, as in drainer.toml |
+| `pd-urls` | required | etcd, as in drainer.toml; not with `source` |
+| `source` | | TiCDC's topics in place of pumps: `uri` of `[ticdc-source]` in drainer.toml; needs a DDL history |
+| `source-topics` | | topics with commas between them, or regular expressions that begin with ^ |
 | `cluster-id` | 0 | 0 = as etcd or PD says |
 | `pd-addr`, `tso-source` | | as in drainer.toml: where the cluster's id comes from |
 | `start-ts` | 0 | read what commits after this TSO |
@@ -18,10 +20,11 @@
 | `rules-file` | | a drainer's configuration, whose rules for columns, rows and events count here, too |
 | `zero-dates` | `null` | a date that Spark has not (0000-00-00) is NULL, or `fail` |
 
-Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `commit_time` timestamp, `start_ts` long,
-`seq` int (the change's number in its transaction), `schema` and `table` string, `before` and `after` structs with the
-tables' columns (types: drainer.spark.typed.types), and with `schema-changes` = collect `added`, a map of strings. A
-transaction comes once. The columns are those that the tables have when the query is planned.
+Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `commit_time` timestamp, `start_ts` long
+(with `source` a hash of the row), `seq` int (the change's number in its transaction), `schema` and `table` string,
+`before` and `after` structs with the tables' columns (types: drainer.spark.typed.types), and with `schema-changes` =
+collect `added`, a map of strings. A transaction comes once. The columns are those that the tables have when the query
+is planned.
 
 Columns without it: `commit_ts` long, `start_ts` long, `pump` string, `ddl_job_id` long (0 for rows), `ddl_query`
 string (null for rows), `payload` binary (a serialized binlog.Binlog, prewrite and commit merged). Fakes do not appear;

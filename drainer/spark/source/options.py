@@ -8,11 +8,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from binlog.cluster import tso
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.security import Security
+
+if TYPE_CHECKING:
+    from binlog.cluster.etcd import Etcd
+
+    from drainer.schema.history.base import JobSource
 
 BATCH_BYTES_MAX = 32 << 20
 
@@ -27,6 +32,8 @@ class SourceOptions:
     cluster_id: int = 0
     pd_addr: str = ""
     tso_source: str = "auto"
+    source: str = field(default="", repr=False)
+    source_topics: str = ""
     start_ts: int = 0
     end_ts: int = 0
     batch_bytes_max: int = BATCH_BYTES_MAX
@@ -53,8 +60,10 @@ class SourceOptions:
             meant = f" (did you mean {close[0]}?)" if close else ""
             raise ConfigError(f"data source binlog: unknown option {', '.join(unknown)}{meant}")
         urls = tuple(url.strip() for url in given.get("pd-urls", "").split(",") if url.strip())
-        if not urls and "planner" not in given:
-            raise ConfigError("data source binlog: the option pd-urls is required")
+        if not urls and "planner" not in given and "source" not in given:
+            raise ConfigError("data source binlog: the option pd-urls is required, or source")
+        if "source" in given and not (given.get("history-file") or given.get("history-url")):
+            raise ConfigError("data source binlog: the option source needs history-url or history-file")
         start_ts, end_ts = _tso(given, "start-ts"), _tso(given, "end-ts")
         if end_ts and end_ts < start_ts:
             raise ConfigError(
@@ -74,10 +83,16 @@ class SourceOptions:
             security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
         )
 
+    def job_sources(self, etcd: Etcd | None) -> list[JobSource]:
+        """Return the sources of DDL jobs; those that are published in etcd need `etcd`."""
+        from drainer.schema.history.sources import job_sources  # executors do not need it
+
+        return job_sources(etcd, self.security, history_file=self.history_file, history_url=self.history_url)
+
 
 _TEXTS = (
     "pd-addr", "tso-source", "history-file", "history-url", "rules-file",
-    "planner", "planner-key", "error-secret", "blob-folder",
+    "planner", "planner-key", "error-secret", "blob-folder", "source", "source-topics",
 )  # fmt: skip
 _KNOWN = {
     *_TEXTS, "pd-urls", "cluster-id", "start-ts", "end-ts", "batch-bytes-max", "packed",
@@ -111,7 +126,7 @@ def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
 def _typed(given: Mapping[str, str]) -> dict[str, Any]:
     """Parse the options that are only valid with `table`."""
     tables = _tables(given["table"]) if "table" in given else ()
-    alone = [name for name in _TYPED if name in given]
+    alone = [name for name in _TYPED if name in given and not ("source" in given and name.startswith("history"))]
     if alone and not tables:
         raise ConfigError(f"data source binlog: the option {alone[0]} goes with the option table, which is not given")
     if tables and given.get("packed"):

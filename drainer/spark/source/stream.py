@@ -25,6 +25,8 @@ from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
 from drainer.spark.source.executor import Offset, PullTask, read_task
 from drainer.spark.source.options import SourceOptions, one_line_errors
+from drainer.ticdc.history import TopicHistory
+from drainer.ticdc.settings import TicdcSection
 
 # The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread.
 
@@ -77,7 +79,8 @@ class Pumps:
 
     def close(self) -> None:
         self.run(self._set.close())
-        self.run(self.etcd.close())
+        if self.etcd is not None:
+            self.run(self.etcd.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
@@ -110,6 +113,8 @@ async def caught_up(
 
 
 async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
+    if options.source:
+        return 0, None, _partitions(options)
     etcd = connect_etcd(options.pd_urls, options.security)
     identifier = options.cluster_id
     if not identifier:
@@ -118,6 +123,15 @@ async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
         )
         identifier = await cluster_id(etcd, section, options.security)
     return identifier, etcd, PumpSet(Registry(etcd), dial_with(identifier, options.security))
+
+
+def _partitions(options: SourceOptions) -> PumpSet:
+    """Return TiCDC's partitions in place of pumps. Raises ConfigError."""
+    from drainer.ticdc.partition import Partitions  # loads the client library
+
+    section = TicdcSection(uri=options.source, topics=tuple(filter(None, options.source_topics.split(","))))
+    partitions = Partitions(section.address(), section.topics, TopicHistory(options.job_sources(None)))
+    return PumpSet(partitions, partitions.dial)
 
 
 PIECES = 2

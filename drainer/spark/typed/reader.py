@@ -29,7 +29,6 @@ from drainer.row.decode import in_order
 from drainer.row.transaction import Scanned, scan
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
-from drainer.schema.history.sources import job_sources
 from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions, one_line_errors
@@ -94,10 +93,7 @@ class TableHistory:
 
 def table_history(options: SourceOptions, pumps: Pumps) -> TableHistory:
     """Return a history of the configured sources and the jobs published in etcd."""
-    sources = job_sources(
-        pumps.etcd, options.security, history_file=options.history_file, history_url=options.history_url
-    )
-    return TableHistory(sources, options.tables)
+    return TableHistory(options.job_sources(pumps.etcd), options.tables)
 
 
 PIECES = 4

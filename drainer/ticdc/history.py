@@ -1,0 +1,57 @@
+"""The DDL history that belongs to topics: which job each DDL of the topics is, and so which table a row has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from drainer.protocol.event import DdlEvent
+from drainer.schema.errors import HistoryUnavailable
+from drainer.schema.history.base import JobHistory, JobSource
+from drainer.ticdc.tables import job_of, named_tables, packed
+
+_TRIED: int = 25
+_PAUSE_S: float = 0.2
+
+
+class TopicHistory:
+    """Shared by all partitions, on one event loop."""
+
+    def __init__(self, sources: Sequence[JobSource]) -> None:
+        self._sources = tuple(sources)
+        self._history = JobHistory()
+        self._read_at: dict[tuple[int, str], int] = {}
+        self._packed = b""
+        self._reading = asyncio.Lock()
+
+    async def tables(self) -> bytes:
+        """Return the packed NamedTables with every DDL that was placed. Raises HistoryBroken, HistoryUnavailable."""
+        async with self._reading:
+            if not self._packed:
+                if not len(self._history):
+                    await self._refresh()
+                self._packed = packed(named_tables(self._history, self._read_at))
+            return self._packed
+
+    async def place(self, event: DdlEvent) -> None:
+        """Find the job of a DDL that was read from a topic. Raises HistoryBroken, and HistoryUnavailable if no source
+        has the job after some seconds."""
+        read = (event.commit_ts, event.query)
+        async with self._reading:
+            if read in self._read_at:
+                return
+            for _ in range(_TRIED):
+                job = job_of(event, self._history, self._read_at)
+                if job is not None:
+                    self._read_at[read] = job.id
+                    self._packed = b""
+                    return
+                if not await self._refresh():
+                    await asyncio.sleep(_PAUSE_S)
+        sources = ", ".join(source.describe() for source in self._sources) or "no source is configured"
+        raise HistoryUnavailable(
+            sources, f"it has no job for the DDL at commit_ts {event.commit_ts}: {event.query:.200}"
+        )
+
+    async def _refresh(self) -> int:
+        return sum([len(self._history.add(await source.refresh())) for source in self._sources])

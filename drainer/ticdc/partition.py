@@ -1,0 +1,238 @@
+"""Follows one partition of TiCDC's topics in place of a pump, and lists all of them in place of the registry's pumps.
+
+A partition's resolved ts is that of its newest resolved event. What comes at or below it later is a repeat. Only
+commit_ts, size and offset of each message are kept; tasks read the messages themselves (pull.py). Nothing is stored: a
+drainer that begins again looks for the offset by the time of its position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Kind, Listing, NodeRecord
+from binlog.errors import PumpUnavailable
+
+from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import DdlEvent, ResolvedEvent
+from drainer.pumps.client import Missed, PumpClient, PurgedAt
+from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
+from drainer.pumps.health import HeldBack
+from drainer.pumps.watermark import BatchLimits, PumpMark
+from drainer.schema.filter import OWN_SCHEMA
+from drainer.ticdc.binlogs import ddl_commit_ts
+from drainer.ticdc.heads import Head, Heads, heads_of
+from drainer.ticdc.history import TopicHistory
+from drainer.ticdc.pull import PartitionRange
+
+BACKLOG_MAX: Final = 100_000
+# A message is sent after its transaction committed. TiCDC's clock may be so far behind the cluster's.
+CLOCKS_DIFFER_MAX_S: Final = 60.0
+_READ_S: Final = 0.1
+_LIST_EVERY_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage(ReceivedBinlog):
+    """One row or DDL of a message. `resolved_ts`: of the partition before the message."""
+
+    offset: int
+    resolved_ts: int
+
+
+class PartitionIndex:
+    """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
+
+    def __init__(self, partition: KafkaPartition, after_ts: int, *, has_beginning: bool) -> None:
+        """`has_beginning`: nothing above `after_ts` was removed from the partition's beginning."""
+        self._partition = partition
+        self._waiting: list[ReceivedMessage] = []
+        self._is_complete = has_beginning
+        self.resolved_ts = after_ts
+
+    def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedMessage]:
+        """Add a message; return what has become final, by commit_ts. Raises PurgedPosition if messages are missing
+        before it."""
+        found: list[ReceivedMessage] = []
+        for head in heads:
+            if isinstance(head, ResolvedEvent):
+                found += self._resolved(head.commit_ts, offset)
+            elif isinstance(head, DdlEvent):
+                commit_ts = ddl_commit_ts(head.commit_ts, self.resolved_ts)
+                if commit_ts and is_placed(head):
+                    self._waiting.append(ReceivedMessage(commit_ts, size, True, 0, offset, self.resolved_ts))
+            elif head > self.resolved_ts:
+                self._waiting.append(ReceivedMessage(head, size // len(heads), False, 0, offset, self.resolved_ts))
+        return found
+
+    def _resolved(self, ts: int, offset: int) -> list[ReceivedMessage]:
+        if ts <= self.resolved_ts:
+            self._is_complete = True
+            return []
+        if not self._is_complete:
+            raise PurgedAt(
+                f"{self._partition} offset {offset}: messages in ({self.resolved_ts}, {ts}] may be missing: the "
+                "brokers removed those before it (retention.ms), and the first resolved event that is left is above "
+                "the position"
+            )
+        self.resolved_ts = ts
+        due = sorted((one for one in self._waiting if one.commit_ts <= ts), key=lambda one: one.commit_ts)
+        self._waiting = [one for one in self._waiting if one.commit_ts > ts]
+        return due
+
+
+def is_placed(event: DdlEvent) -> bool:
+    """Return whether a DDL of a message is one of upstream's tables."""
+    return bool(event.query) and event.schema.lower() != OWN_SCHEMA
+
+
+def reader_of(address: KafkaAddress, partition: KafkaPartition) -> TopicReader:
+    """Return a reader of real brokers."""
+    return TopicReader(address.client, [partition.topic])
+
+
+class PartitionPump(FollowedPump):
+    """A partition that is followed. `partition`: its topic and number."""
+
+    def __init__(
+        self,
+        partition: KafkaPartition,
+        address: KafkaAddress,
+        history: TopicHistory,
+        *,
+        open_reader: Callable[[KafkaAddress, KafkaPartition], TopicReader] = reader_of,
+        silence_max_s: float = SILENCE_MAX_S,
+    ) -> None:
+        name, host = str(partition), address.client.get("bootstrap.servers", "")
+        super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
+        self._partition, self._address, self._history = partition, address, history
+        self._open_reader = open_reader
+        self._heads: Heads = heads_of(address.options)
+        self._received_s = 0.0
+
+    async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
+        """As of any followed pump. Its binlogs cannot be counted before they are read, because some are repeats."""
+        found = await super().mark(after_ts=after_ts, limits=limits)
+        if found.resolved_ts <= after_ts and time.monotonic() - self._received_s > self._silence_max_s:
+            raise PumpUnavailable(
+                f"{self._name} is read up to ts {found.resolved_ts}, and nothing came for {self._silence_max_s:g} s: "
+                "the changefeed is paused or failed, or the brokers do not answer here"
+            )
+        due = [one for one in self._binlogs if isinstance(one, ReceivedMessage) and one.commit_ts <= found.end_ts]
+        begin, resolved_ts = min(((one.offset, one.resolved_ts) for one in due), default=(0, 0))
+        end = max((one.offset + 1 for one in due), default=0)
+        tables = await self._history.tables()
+        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, tables)
+        return replace(found, topic=place, split_ts=(), splits=(), count_exact=False)
+
+    async def count(self, *, after_ts: int, until_ts: int) -> None:
+        return None
+
+    async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
+        return Missed()
+
+    async def _read(self) -> None:
+        after_ts = self._resolved_ts
+        opening = asyncio.ensure_future(asyncio.to_thread(self._opened, after_ts))
+        reading: asyncio.Future[list[tuple[Record, list[Head]]]] = asyncio.Future()
+        reading.set_result([])
+        try:
+            reader, index = await asyncio.shield(opening)
+            self._received_s = time.monotonic()
+            while len(self._binlogs) < self._backlog_max or await self._has_room():
+                reading = asyncio.ensure_future(asyncio.to_thread(self._next, reader))
+                for record, heads in await asyncio.shield(reading):
+                    await self._add_message(index, record, heads)
+                # Before its end is seen, its resolved ts would be an end for until-now.
+                if reader.at_end() or len(self._binlogs) >= self._backlog_max:
+                    self._error = None
+                    self._outage.over(pump=self._node_id)
+        finally:
+            await asyncio.gather(opening, reading, return_exceptions=True)
+            if opening.exception() is None:
+                await asyncio.to_thread(opening.result()[0].close)
+
+    def _opened(self, after_ts: int) -> tuple[TopicReader, PartitionIndex]:
+        """Open a reader before the first message that may be above `after_ts`. Raises ReadError."""
+        reader = self._open_reader(self._address, self._partition)
+        try:
+            low, end = reader.ends(self._partition)
+            begin = low
+            if after_ts > 0:
+                sent_ms = int(tso.physical_ms(after_ts) - CLOCKS_DIFFER_MAX_S * 1000)
+                found = reader.offset_at(self._partition, sent_ms)
+                begin = end if found is None else found
+            reader.begin({self._partition: begin})
+        except BaseException:
+            reader.close()
+            raise
+        return reader, PartitionIndex(self._partition, after_ts, has_beginning=begin > low or not low or not after_ts)
+
+    def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
+        found = []
+        for record in reader.poll(_READ_S):
+            try:
+                found.append((record, self._heads(record.key, record.value)))
+            except MessageError as error:
+                raise MessageError(f"{record.topic_partition} offset {record.offset}: {error}") from error
+        return found
+
+    async def _add_message(self, index: PartitionIndex, record: Record, heads: Sequence[Head]) -> None:
+        self._received_s = time.monotonic()
+        for head in heads:
+            if isinstance(head, DdlEvent) and is_placed(head):
+                await self._history.place(head)
+        size = len(record.key or b"") + len(record.value or b"")
+        self._binlogs.extend(index.add(record.offset, size, heads))
+        self._resolved_ts = index.resolved_ts
+
+
+class Partitions:
+    """All partitions of topics, as pumps that are always online. `topics`: names, or regular expressions that begin
+    with ^; topics and partitions that appear later are read from their beginning."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        topics: Sequence[str],
+        history: TopicHistory,
+        *,
+        silence_max_s: float = SILENCE_MAX_S,
+    ) -> None:
+        self._address, self._history = address, history
+        self._silence_max_s = silence_max_s
+        self._topics = topics or [address.topic]
+        self._known: dict[str, KafkaPartition] = {}
+        self._asked_s = -_LIST_EVERY_S
+
+    async def list(self, kind: Kind) -> Listing:
+        """Return the partitions in place of pumps. Raises HeldBack while brokers do not answer."""
+        if time.monotonic() - self._asked_s >= _LIST_EVERY_S:
+            try:
+                found = await asyncio.to_thread(self._found)
+            except ReadError as error:
+                raise HeldBack("", str(error)) from error
+            self._known |= {str(one): one for one in found}
+            self._asked_s = time.monotonic()
+        host = self._address.client.get("bootstrap.servers", "")
+        nodes = [NodeRecord(NodeStatus(name, host, State.ONLINE), 1) for name in sorted(self._known)]
+        return Listing(tuple(nodes), 1)
+
+    def _found(self) -> Sequence[KafkaPartition]:
+        reader = TopicReader(self._address.client, self._topics)
+        try:
+            return reader.topic_partitions()
+        finally:
+            reader.close()
+
+    def dial(self, node_id: str, _host: str, _extension: bool) -> PumpClient:
+        """Return the client of a partition. Raises ConfigError for messages that do not say all that is needed."""
+        silence_max_s, partition = self._silence_max_s, self._known[node_id]
+        return PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s)

@@ -1,0 +1,185 @@
+"""Reads a range of one partition in a task, and returns its rows and DDLs as a pull of a pump returns binlogs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final
+
+from binlog.errors import BinlogError
+from binlog.pb import pump_ext_pb2 as ext
+
+from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadError, Record, TopicReader
+from drainer.kafka_reading.repeats import Repeats, contents_of
+from drainer.protocol.claim_store import open_store
+from drainer.protocol.encoder import Decoder
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.json_read import Columns
+from drainer.protocol.large import claimed_row
+from drainer.protocol.simple.decoder import SimpleDecoder
+from drainer.protocol.table import ColumnFlag
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, cut_into_parts
+from drainer.schema.filter import OWN_SCHEMA
+from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_commit_ts, ddl_start_ts, start_ts_of
+from drainer.ticdc.tables import NamedTables, unpacked
+
+_READ_S: Final = 1.0
+_SILENCE_S: Final = 30.0  # a planned range is in the partition
+_MESSAGE_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Where the rows and DDLs of one partition are, in place of a pump's topic: in the messages from offset `begin` to
+    before `end`, with others. `resolved_ts`: of the partition before `begin`; `tables`: packed NamedTables.
+    Picklable."""
+
+    partition: KafkaPartition
+    address: KafkaAddress
+    begin: int
+    end: int
+    resolved_ts: int
+    tables: bytes = field(repr=False)
+
+    def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
+        """Yield serialized PullRangeResp with every row and DDL in (after_ts, until_ts], ascending by commit_ts and
+        start_ts. Raises MessageError, ReadError, ClaimStoreError."""
+        if self.begin >= self.end:
+            return
+        translation = _Translation(self, after_ts, until_ts)
+        message, size = ext.PullRangeResp(), 0
+        for commit_ts, _, payload in translation.binlogs(self._records()):
+            if size and (size >= _MESSAGE_BYTES_MAX or len(payload) > PART_BYTES_MAX):
+                yield message.SerializeToString()
+                message, size = ext.PullRangeResp(), 0
+            if len(payload) > PART_BYTES_MAX:
+                for part in cut_into_parts(payload, commit_ts):
+                    yield part.SerializeToString()
+                continue
+            message.payloads.append(payload)
+            message.last_ts = commit_ts
+            size += len(payload)
+        if size:
+            yield message.SerializeToString()
+
+    def _records(self) -> Iterator[Record]:
+        """Yield the records of the range. Raises ReadError."""
+        with closing(TopicReader(self.address.client, [self.partition.topic])) as reader:
+            reader.begin({self.partition: self.begin})
+            offset, received_s = self.begin - 1, time.monotonic()
+            while offset + 1 < self.end:
+                records = reader.poll(_READ_S)
+                if records:
+                    received_s = time.monotonic()
+                elif time.monotonic() - received_s > _SILENCE_S:
+                    raise ReadError(
+                        f"{self.partition}: nothing came for {_SILENCE_S:g} s after offset {offset}, before offset "
+                        f"{self.end - 1}, which was there"
+                    )
+                for record in records:
+                    offset = record.offset
+                    if offset < self.end:
+                        yield record
+
+
+_Binlog = tuple[int, int, bytes]  # commit_ts, start_ts, payload
+
+
+class _Translation:
+    """The messages of one range, as binlogs in order."""
+
+    def __init__(self, wanted: PartitionRange, after_ts: int, until_ts: int) -> None:
+        self._wanted = wanted
+        self._after_ts, self._until_ts = after_ts, until_ts
+        self._tables: NamedTables = unpacked(wanted.tables)
+        self._decoder = self._decoder_of()
+        self._repeats = Repeats()
+        self._encoders: dict[tuple[int, int], RowEncoder] = {}
+        options = wanted.address.options
+        self._zone = options.zone
+        self._raw = options.claim_check_raw_value
+        self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
+
+    def _decoder_of(self) -> Decoder:
+        options = self._wanted.address.options
+        if options.protocol.lower() == "simple":
+            return SimpleDecoder(options, self._known_columns)
+        return PartitionDecoders(options).of(self._wanted.partition)
+
+    def _known_columns(self, schema: str, table: str, commit_ts: int) -> Columns | None:
+        """The columns of a row of Simple, whose own schemas may be before the range."""
+        found = self._tables.at(schema, table, commit_ts)
+        if found is None:
+            return None
+        key = {column.id for index in found.info.unique_indexes()[:1] for column in found.info.index_columns(index)}
+        return {one.name: (one.type.mysql_name, ColumnFlag.HANDLE_KEY * (one.id in key)) for one in found.info.columns}
+
+    def binlogs(self, records: Iterable[Record]) -> Iterator[_Binlog]:
+        """Yield the binlogs. They are held until a resolved event says that nothing before them comes later."""
+        held: list[_Binlog] = []
+        done_ts, after_ts, until_ts = self._wanted.resolved_ts, self._after_ts, self._until_ts
+        for record in records:
+            for number, event in enumerate(self._events(record)):
+                if isinstance(event, ResolvedEvent):
+                    if event.commit_ts > done_ts:
+                        done_ts = event.commit_ts
+                        yield from sorted(one for one in held if one[0] <= done_ts)
+                        held = [one for one in held if one[0] > done_ts]
+                    continue
+                try:
+                    if isinstance(event, DdlEvent):
+                        held += self._ddl(event, ddl_commit_ts(event.commit_ts, done_ts))
+                    elif isinstance(event, RowEvent) and max(done_ts, after_ts) < event.commit_ts <= until_ts:
+                        held += self._row(event, (record.topic_partition.partition, record.offset << 20 | number))
+                except BinlogError as error:
+                    raise self._failed(record, error) from error
+        yield from sorted(held)
+
+    def _events(self, record: Record) -> list[Event]:
+        try:
+            return [*self._decoder.decode(record.key, record.value)]
+        except MessageError as error:
+            raise self._failed(record, error) from error
+
+    @staticmethod
+    def _failed(record: Record, error: BinlogError) -> MessageError:
+        return MessageError(f"{record.topic_partition} offset {record.offset}: {error}")
+
+    def _ddl(self, event: DdlEvent, commit_ts: int) -> Iterator[_Binlog]:
+        if not event.query or event.schema.lower() == OWN_SCHEMA or not self._after_ts < commit_ts <= self._until_ts:
+            return
+        job_id, query = self._tables.job(event)
+        start_ts = ddl_start_ts(job_id, is_after_rows=commit_ts == event.commit_ts)
+        yield commit_ts, start_ts, ddl_binlog(job_id, query, commit_ts, start_ts)
+
+    def _row(self, event: RowEvent, place: tuple[int, int]) -> Iterator[_Binlog]:
+        if event.schema.lower() == OWN_SCHEMA:
+            return
+        if self._repeats.is_repeat(event, contents_of(event)):
+            return
+        row = self._whole(event) if event.handle_only else event
+        table = self._tables.at(row.schema, row.table, row.commit_ts)
+        if table is None:
+            raise MessageError(f"`{row.schema}`.`{row.table}` at commit_ts {row.commit_ts} is not in the DDL history")
+        encoder = self._encoders.get(table[:2])
+        if encoder is None:
+            encoder = self._encoders[table[:2]] = RowEncoder(table, self._zone)
+        start_ts = start_ts_of(row, place)
+        yield row.commit_ts, start_ts, encoder.binlog(row, start_ts)
+
+    def _whole(self, event: RowEvent) -> RowEvent:
+        if event.claim and self._store is not None:
+            return claimed_row(event, self._decoder, self._store, raw_value=self._raw)
+        remedy = (
+            f"at {event.claim}: claim-check-storage-uri in the address says where"
+            if event.claim
+            else "in no message: let TiCDC use claim-check instead of handle-key-only"
+        )
+        raise MessageError(
+            f"a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} was too large for a message, "
+            f"and its values are {remedy}"
+        )

@@ -1,0 +1,56 @@
+"""A recording of a real TiDB, as TiCDC's topics have it, through the drainer into a real MariaDB."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from drainer.protocol.options import ProtocolOptions
+from drainer.schema.filter import Filter
+from tests.golden.compare import differences
+from tests.golden.test_files import policy
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_recording import configuration
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.kafka import Broker
+from tests.support.message_case import messages_of
+from tests.support.servers import MariaDB
+from tests.support.ticdc_topic import spread
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+CANAL = ProtocolOptions("canal-json", enable_tidb_extension=True)
+PARAMETERS = "protocol=canal-json&enable-tidb-extension=true"
+LEFT_OUT = "ks.k_genpk"  # our own topics lack stored generated columns, which TiCDC's have
+
+
+def written(kafka: Broker, capture: CaptureSet, options: ProtocolOptions, scratch: Path) -> str:
+    """A topic of three partitions with the recording."""
+    topic = kafka.topic(3)
+    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", f"!{LEFT_OUT}"]))
+    pairs = messages_of(capture, options, scratch / "jobs.json", rules)
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 0})
+    for number, part in enumerate(spread(options, pairs)):
+        for key, value in part:
+            producer.produce(topic, key=key, value=value, partition=number)
+    assert producer.flush(60) == 0
+    return topic
+
+
+@pytest.mark.parametrize("name", ["keys"])
+def test_topics_become_upstreams_tables(
+    stubs: Stubs, mariadb: MariaDB, kafka: Broker, tmp_path: Path, name: str
+) -> None:
+    """Every batch without a DDL is distributed: executors read the partitions."""
+    capture = CaptureSet(GOLDEN / name)
+    topic = written(kafka, capture, CANAL, tmp_path)
+    source = (
+        'source = "ticdc"\ndistributed-bytes-min = 1\n[ticdc-source]\n'
+        f'uri = "kafka://{kafka.address}/{topic}?{PARAMETERS}"'
+    )
+    drainer = stubs.drainer(configuration(stubs, capture, mariadb, more=source), "--until-now").start()
+    assert drainer.wait(deadline_s=400) == 0, drainer.tail()
+    assert [one for one in differences(mariadb, capture) if not one.startswith(LEFT_OUT)] == []

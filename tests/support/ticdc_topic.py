@@ -1,0 +1,35 @@
+"""A recording's messages as TiCDC spreads them among partitions, and sends some of them again."""
+
+from __future__ import annotations
+
+import random
+
+from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
+from drainer.ticdc.heads import heads_of
+from tests.support.message_case import Pairs
+
+
+def spread(
+    options: ProtocolOptions, pairs: Pairs, partitions: int = 3
+) -> list[list[tuple[bytes | None, bytes | None]]]:
+    """(key, value) of each partition: rows are in one of them, everything else in all. TiCDC begins again now and then,
+    and sends the rows after the last resolved event once more. (Of those without a key see kafka_reading.repeats.)"""
+    heads, chance, decoder = heads_of(options), random.Random(7), make_decoder(options)
+    parts: list[Part] = [[] for _ in range(partitions)]
+    keyed: list[Part] = [[] for _ in range(partitions)]
+    for pair in pairs:
+        found, events = heads(*pair), decoder.decode(*pair)
+        if found and isinstance(found[0], int):
+            at = chance.randrange(partitions)
+            parts[at].append(pair)
+            if all(key_of(event) for event in events if isinstance(event, RowEvent)):
+                keyed[at].append(pair)
+            continue
+        for part, again in zip(parts, keyed, strict=True):
+            if found and isinstance(found[0], ResolvedEvent):
+                part += again if chance.random() < 0.3 else []
+                again.clear()
+            part.append(pair)
+    return parts

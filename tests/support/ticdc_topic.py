@@ -11,9 +11,10 @@ from drainer.ticdc.heads import heads_of
 from tests.support.message_case import Pairs
 
 
-def spread(
-    options: ProtocolOptions, pairs: Pairs, partitions: int = 3
-) -> list[list[tuple[bytes | None, bytes | None]]]:
+Part = list[tuple[bytes | None, bytes | None]]
+
+
+def spread(options: ProtocolOptions, pairs: Pairs, partitions: int = 3) -> list[Part]:
     """(key, value) of each partition: rows are in one of them, everything else in all. TiCDC begins again now and then,
     and sends the rows after the last resolved event once more. (Of those without a key see kafka_reading.repeats.)"""
     heads, chance, decoder = heads_of(options), random.Random(7), make_decoder(options)

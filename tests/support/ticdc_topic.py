@@ -10,7 +10,6 @@ from drainer.protocol.registry import make_decoder
 from drainer.ticdc.heads import heads_of
 from tests.support.message_case import Pairs
 
-
 Part = list[tuple[bytes | None, bytes | None]]
 
 

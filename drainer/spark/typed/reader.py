@@ -202,6 +202,7 @@ class _Tables:
                     high,
                     # the counts of a mark begin where the survey began
                     mark.counted(high) if low == after_ts else None,
+                    mark.topic,
                 )
                 for mark in watermark.marks
             ]

@@ -14,6 +14,7 @@ import cProfile
 import json
 import pstats
 from collections.abc import Callable
+from dataclasses import replace
 
 import confluent_kafka
 import numpy as np
@@ -35,10 +36,10 @@ RESOLVED_EVERY = 1000
 
 
 def fill(broker: Broker, topic: str, protocol: str, rows: int) -> int:
-    """Return the number of messages."""
+    """Write inserts into bench.sbtest. Return the number of messages."""
     encoder = make_encoder(ProtocolOptions(protocol, enable_tidb_extension=True, max_batch_size=1))
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
-    changes = changes_of(SBTEST, sbtest_row, rows, Kind.INSERT)
+    changes = changes_of(replace(SBTEST, name="sbtest"), sbtest_row, rows, Kind.INSERT, "bench")
     compiled, count = encoder.table(changes.table, topic), 0
 
     def send(messages: list[Message], partition: int) -> None:

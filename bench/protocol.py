@@ -63,9 +63,13 @@ OPEN = ProtocolOptions("open-protocol")
 
 
 def changes_of(
-    info: TableInfo, row: Callable[[int, random.Random], dict[int, Datum]], count: int, kind: Kind
+    info: TableInfo,
+    row: Callable[[int, random.Random], dict[int, Datum]],
+    count: int,
+    kind: Kind,
+    schema: str = "shop",
 ) -> RowChanges:
-    shown = table_of("shop", info, [(column.id, ColumnType.of(column.type)) for column in info.columns], 1, 1)
+    shown = table_of(schema, info, [(column.id, ColumnType.of(column.type)) for column in info.columns], 1, 1)
     dice = random.Random(1)
     images = [
         [

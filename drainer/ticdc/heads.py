@@ -1,11 +1,11 @@
-"""Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, and its commit_ts.
-Rows are decoded by the tasks that apply them. Pure.
+"""Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
+a row's table. Rows are decoded by the tasks that apply them. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from binlog.errors import ConfigError
 
@@ -19,8 +19,14 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
 
-# A row's commit_ts, or an event that is not a row.
-Head = int | DdlEvent | ResolvedEvent
+
+class RowHead(NamedTuple):
+    commit_ts: int
+    schema: str
+    table: str
+
+
+Head = RowHead | DdlEvent | ResolvedEvent
 # From a message's key and value; raises MessageError.
 Heads = Callable[[bytes | None, bytes | None], list[Head]]
 
@@ -30,7 +36,7 @@ _ROWS: Final = ("INSERT", "UPDATE", "DELETE")
 def heads_of(options: ProtocolOptions) -> Heads:
     """Return what reads messages with these options. Raises ConfigError if they do not say all that a drainer needs."""
     package = PROTOCOLS.get(options.protocol.lower(), "")
-    if package != "open" and package not in _ROW_TS:
+    if package != "open" and package not in _ROW_HEADS:
         raise ConfigError(
             f"messages of {options.protocol} cannot be a drainer's source: Avro lacks old values and the commit_ts of "
             "deletes, and Debezium has a DECIMAL as a double; let TiCDC write open-protocol, canal-json or simple"
@@ -44,7 +50,7 @@ def heads_of(options: ProtocolOptions) -> Heads:
     if isinstance(decoder, OpenDecoder):
         return _open(decoder)
     read = decoder.parse if isinstance(decoder, SimpleDecoder) else _documents(options)
-    return _one_event(decoder, read, _ROW_TS[package])
+    return _one_event(decoder, read, _ROW_HEADS[package])
 
 
 def _open(decoder: OpenDecoder) -> Heads:
@@ -52,8 +58,10 @@ def _open(decoder: OpenDecoder) -> Heads:
         found: list[Head] = []
         for its_key, its_value in unframe(key, value):
             head = parse(its_key, "key")
-            is_row = head.integer("t") == ROW
-            found += [head.integer("ts")] if is_row else _others([decoder.event(its_key, its_value)])
+            if head.integer("t") == ROW:
+                found.append(RowHead(head.integer("ts"), head.text("scm", ""), head.text("tbl", "")))
+            else:
+                found += _others([decoder.event(its_key, its_value)])
         return found
 
     return heads
@@ -64,25 +72,28 @@ def _documents(options: ProtocolOptions) -> Callable[[bytes | None], Reader]:
 
 
 def _one_event(
-    decoder: Decoder, read: Callable[[bytes | None], Reader], row_ts: Callable[[Reader], int | None]
+    decoder: Decoder, read: Callable[[bytes | None], Reader], row_head: Callable[[Reader], RowHead | None]
 ) -> Heads:
     def heads(key: bytes | None, value: bytes | None) -> list[Head]:
-        commit_ts = row_ts(read(value))
-        return [*_others(decoder.decode(key, value))] if commit_ts is None else [commit_ts]
+        found = row_head(read(value))
+        return [*_others(decoder.decode(key, value))] if found is None else [found]
 
     return heads
 
 
-def _canal(message: Reader) -> int | None:
-    is_row = message.text("type") in _ROWS and not message.boolean("isDdl")
-    return message.needed("_tidb").integer("commitTs") if is_row else None
+def _canal(message: Reader) -> RowHead | None:
+    if message.text("type") not in _ROWS or message.boolean("isDdl"):
+        return None
+    return RowHead(message.needed("_tidb").integer("commitTs"), message.text("database"), message.text("table"))
 
 
-def _simple(message: Reader) -> int | None:
-    return message.integer("commitTs") if message.text("type") in _ROWS else None
+def _simple(message: Reader) -> RowHead | None:
+    if message.text("type") not in _ROWS:
+        return None
+    return RowHead(message.integer("commitTs"), message.text("database"), message.text("table"))
 
 
-_ROW_TS: Final = {"canal": _canal, "simple": _simple}
+_ROW_HEADS: Final = {"canal": _canal, "simple": _simple}
 
 
 def _others(events: Iterable[Event | None]) -> Iterator[Head]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from drainer.protocol.event import DdlEvent
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
+from drainer.ticdc.heads import RowHead
 from drainer.ticdc.tables import job_of, named_tables, packed
 
 _TRIED: int = 25
@@ -21,17 +22,25 @@ class TopicHistory:
         self._sources = tuple(sources)
         self._history = JobHistory()
         self._read_at: dict[tuple[int, str], int] = {}
+        self._tables = named_tables(self._history, {})
         self._packed = b""
         self._reading = asyncio.Lock()
 
-    async def tables(self) -> bytes:
-        """Return the packed NamedTables with every DDL that was placed. Raises HistoryBroken, HistoryUnavailable."""
+    async def open(self) -> None:
+        """Read the history, if it was not read yet. Raises HistoryBroken, HistoryUnavailable."""
         async with self._reading:
-            if not self._packed:
-                if not len(self._history):
-                    await self._refresh()
-                self._packed = packed(named_tables(self._history, self._read_at))
-            return self._packed
+            if not len(self._history):
+                await self._refresh()
+
+    def packed(self) -> bytes:
+        """Return the packed NamedTables with every DDL that was placed."""
+        self._packed = self._packed or packed(self._tables)
+        return self._packed
+
+    def version_of(self, row: RowHead) -> int:
+        """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports."""
+        found = self._tables.at(row.schema, row.table, row.commit_ts)
+        return 0 if found is None else found.version
 
     async def place(self, event: DdlEvent) -> None:
         """Find the job of a DDL that was read from a topic. Raises HistoryBroken, and HistoryUnavailable if no source
@@ -44,7 +53,7 @@ class TopicHistory:
                 job = job_of(event, self._history, self._read_at)
                 if job is not None:
                     self._read_at[read] = job.id
-                    self._packed = b""
+                    self._rebuild()
                     return
                 if not await self._refresh():
                     await asyncio.sleep(_PAUSE_S)
@@ -54,4 +63,9 @@ class TopicHistory:
         )
 
     async def _refresh(self) -> int:
-        return sum([len(self._history.add(await source.refresh())) for source in self._sources])
+        found = sum([len(self._history.add(await source.refresh())) for source in self._sources])
+        self._rebuild()
+        return found
+
+    def _rebuild(self) -> None:
+        self._tables, self._packed = named_tables(self._history, self._read_at), b""

@@ -28,7 +28,7 @@ from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.ticdc.binlogs import ddl_commit_ts
-from drainer.ticdc.heads import Head, Heads, heads_of
+from drainer.ticdc.heads import Head, Heads, RowHead, heads_of
 from drainer.ticdc.history import TopicHistory
 from drainer.ticdc.pull import PartitionRange
 
@@ -50,8 +50,17 @@ class ReceivedMessage(ReceivedBinlog):
 class PartitionIndex:
     """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
 
-    def __init__(self, partition: KafkaPartition, after_ts: int, *, has_beginning: bool) -> None:
-        """`has_beginning`: nothing above `after_ts` was removed from the partition's beginning."""
+    def __init__(
+        self,
+        partition: KafkaPartition,
+        after_ts: int,
+        *,
+        has_beginning: bool,
+        version_of: Callable[[RowHead], int] = lambda _: 0,
+    ) -> None:
+        """`has_beginning`: nothing above `after_ts` was removed from the partition's beginning; `version_of`: returns
+        the schema version of a row."""
+        self._version_of = version_of
         self._partition = partition
         self._waiting: list[ReceivedMessage] = []
         self._is_complete = has_beginning
@@ -68,8 +77,9 @@ class PartitionIndex:
                 commit_ts = ddl_commit_ts(head.commit_ts, self.resolved_ts)
                 if commit_ts and is_placed(head):
                     self._waiting.append(ReceivedMessage(commit_ts, size, True, 0, offset, self.resolved_ts))
-            elif head > self.resolved_ts:
-                self._waiting.append(ReceivedMessage(head, size // len(heads), False, 0, offset, self.resolved_ts))
+            elif head.commit_ts > self.resolved_ts:
+                version, each = self._version_of(head), size // len(heads)
+                self._waiting.append(ReceivedMessage(head.commit_ts, each, False, version, offset, self.resolved_ts))
         return found
 
     def _resolved(self, ts: int, offset: int) -> list[ReceivedMessage]:
@@ -128,8 +138,7 @@ class PartitionPump(FollowedPump):
         due = [one for one in self._binlogs if isinstance(one, ReceivedMessage) and one.commit_ts <= found.end_ts]
         begin, resolved_ts = min(((one.offset, one.resolved_ts) for one in due), default=(0, 0))
         end = max((one.offset + 1 for one in due), default=0)
-        tables = await self._history.tables()
-        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, tables)
+        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, self._history.packed())
         return replace(found, topic=place, split_ts=(), splits=(), count_exact=False)
 
     async def count(self, *, after_ts: int, until_ts: int) -> None:
@@ -140,6 +149,7 @@ class PartitionPump(FollowedPump):
 
     async def _read(self) -> None:
         after_ts = self._resolved_ts
+        await self._history.open()
         opening = asyncio.ensure_future(asyncio.to_thread(self._opened, after_ts))
         reading: asyncio.Future[list[tuple[Record, list[Head]]]] = asyncio.Future()
         reading.set_result([])
@@ -173,7 +183,9 @@ class PartitionPump(FollowedPump):
         except BaseException:
             reader.close()
             raise
-        return reader, PartitionIndex(self._partition, after_ts, has_beginning=begin > low or not low or not after_ts)
+        has_beginning = begin > low or not low or not after_ts
+        version_of = self._history.version_of
+        return reader, PartitionIndex(self._partition, after_ts, has_beginning=has_beginning, version_of=version_of)
 
     def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
         found = []

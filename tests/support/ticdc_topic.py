@@ -7,7 +7,7 @@ import random
 from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
-from drainer.ticdc.heads import heads_of
+from drainer.ticdc.heads import RowHead, heads_of
 from tests.support.message_case import Pairs
 
 Part = list[tuple[bytes | None, bytes | None]]
@@ -21,7 +21,7 @@ def spread(options: ProtocolOptions, pairs: Pairs, partitions: int = 3) -> list[
     keyed: list[Part] = [[] for _ in range(partitions)]
     for pair in pairs:
         found, events = heads(*pair), decoder.decode(*pair)
-        if found and isinstance(found[0], int):
+        if found and isinstance(found[0], RowHead):
             at = chance.randrange(partitions)
             parts[at].append(pair)
             if all(key_of(event) for event in events if isinstance(event, RowEvent)):

@@ -18,13 +18,12 @@ from binlog.envelope import BinlogType, encode_binlog
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import flatten
 from binlog.tidb.mutation import PrewriteValue
-from binlog.tidb.row import encode_delete, encode_insert, encode_update
+from binlog.tidb.row import InsertLayout, encode_delete, encode_update
 from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import SchemaState, Tp
 
-from drainer.kafka_reading.repeats import contents_of
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, Image, RowEvent, key_of
+from drainer.protocol.event import Change, Image, RowEvent
 from drainer.sink.replay import to_utc
 from drainer.ticdc.tables import NamedTable
 
@@ -33,14 +32,13 @@ _RANKS: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
 _DDL_RANK: Final = 3
 
 
-def start_ts_of(event: RowEvent, place: tuple[int, int]) -> int:
-    """Return what stands for the start_ts of a row. `place`: number of the partition and position in it, which
-    identify a row without a key."""
-    key = key_of(event)
-    identity = (place, None) if key is None else ([(name, one.value) for name, one in key.items()], contents_of(event))
-    text = repr((event.schema, event.table, event.change.value, identity))
+def start_ts_of(event: RowEvent, place: tuple[int, int] | None) -> int:
+    """Return what stands for the start_ts of a row. `place`: of a row without a key, number of the partition and
+    position in it, as a transaction may have equal ones."""
+    images = [None if image is None else [one.value for one in image.values()] for image in (event.old, event.new)]
+    text = repr((event.schema, event.table, images, place))
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-    return _RANKS[event.change] << _RANK_BITS | int.from_bytes(digest, "big") >> 64 - _RANK_BITS
+    return _RANKS.get(event.change, 0) << _RANK_BITS | int.from_bytes(digest, "big") >> 64 - _RANK_BITS
 
 
 def ddl_commit_ts(commit_ts: int, resolved_ts: int) -> int:
@@ -73,6 +71,7 @@ class RowEncoder:
         self._table_id, self._version, self._info = table
         self._zone = None if str(zone) == "UTC" else zone
         self._columns = {column.name.lower(): column for column in self._info.columns}
+        self._inserts = InsertLayout(self._info)
         # TiCDC leaves out columns that no INSERT may name.
         written = (one for one in self._info.public_columns if not one.is_virtual and not one.hidden)
         self._needed = [one for one in written if not one.is_generated]
@@ -86,7 +85,7 @@ class RowEncoder:
         try:
             if event.change is Change.INSERT:
                 self._check_complete(new, where)
-                value.insert(self._table_id, encode_insert(self._info, new, rowid=event.row_id))
+                value.insert(self._table_id, self._inserts.encode(new, event.row_id))
             elif event.change is Change.DELETE:
                 value.delete(self._table_id, encode_delete(self._info, old))
             elif event.change is Change.UPDATE:

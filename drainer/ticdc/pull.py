@@ -17,7 +17,7 @@ from drainer.kafka_reading.repeats import Repeats, contents_of
 from drainer.protocol.claim_store import open_store
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent, key_of
 from drainer.protocol.json_read import Columns
 from drainer.protocol.large import claimed_row
 from drainer.protocol.simple.decoder import SimpleDecoder
@@ -159,7 +159,8 @@ class _Translation:
     def _row(self, event: RowEvent, place: tuple[int, int]) -> Iterator[_Binlog]:
         if event.schema.lower() == OWN_SCHEMA:
             return
-        if self._repeats.is_repeat(event, contents_of(event)):
+        is_keyed = key_of(event) is not None  # if one comes again, its binlog is the same
+        if not is_keyed and self._repeats.is_repeat(event, contents_of(event)):
             return
         row = self._whole(event) if event.handle_only else event
         table = self._tables.at(row.schema, row.table, row.commit_ts)
@@ -168,7 +169,7 @@ class _Translation:
         encoder = self._encoders.get(table[:2])
         if encoder is None:
             encoder = self._encoders[table[:2]] = RowEncoder(table, self._zone)
-        start_ts = start_ts_of(row, place)
+        start_ts = start_ts_of(row, None if is_keyed else place)
         yield row.commit_ts, start_ts, encoder.binlog(row, start_ts)
 
     def _whole(self, event: RowEvent) -> RowEvent:

@@ -178,17 +178,6 @@ def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bo
     return not kind.collate.endswith("_bin") or kind.tp in (Tp.VARCHAR, Tp.VAR_STRING)
 
 
-def _is_skipped(table: TableInfo, column: ColumnInfo, value: Datum, in_handle: Mapping[int, int], new: bool) -> bool:
-    """Return whether an insert leaves this column out of its ROW."""
-    if column.is_virtual:
-        return True
-    if table.pk_is_handle and column.is_primary:
-        return True
-    if in_handle.get(column.id) == UNSPECIFIED and not needs_restored_data(column, new_collation=new):
-        return True
-    return value is None and column.default is None and column.origin_default is None and column.default_bit is None
-
-
 def encode_handle_value(column: ColumnInfo, length: int, value: Datum, *, new_collation: bool = True) -> bytes:
     """Encode one column of a clustered key as in an insert: the key form, decoded and written in value form.
 
@@ -220,23 +209,43 @@ def sort_key(text: bytes, collate: str) -> bytes:
     return text if collate == "utf8mb4_0900_bin" else trimmed
 
 
+class InsertLayout:
+    """What of an insert's encoding depends on the table alone."""
+
+    def __init__(self, table: TableInfo, *, new_collation: bool = True) -> None:
+        self._table, self._new_collation = table, new_collation
+        self._parts = handle_columns(table)
+        in_handle = {column.id: length for column, length in self._parts}
+        self._columns: list[tuple[int, bool]] = []  # id, and whether NULL is left out
+        for column in table.columns:
+            is_key = table.pk_is_handle and column.is_primary
+            is_complete = in_handle.get(column.id) == UNSPECIFIED
+            restored = is_complete and needs_restored_data(column, new_collation=new_collation)
+            if column.is_writable and not column.is_virtual and not is_key and (restored or not is_complete):
+                defaults = (column.default, column.origin_default, column.default_bit)
+                self._columns.append((column.id, all(one is None for one in defaults)))
+
+    def encode(self, values: Values, rowid: int | None = None) -> bytes:
+        """Return HANDLE ‖ ROW of flattened `values` by column id. Raises as `encode_insert`."""
+        row: Row = {}
+        for column_id, is_left_out in self._columns:
+            value = values.get(column_id)
+            if value is not None or not is_left_out:
+                row[column_id] = value
+        if self._parts:
+            new = self._new_collation
+            encoded = [encode_handle_value(c, n, values.get(c.id), new_collation=new) for c, n in self._parts]
+            return b"".join(encoded) + encode_row(row)
+        return encode_value(_int_handle(self._table, values, rowid)) + encode_row(row)
+
+
 def encode_insert(table: TableInfo, values: Values, *, rowid: int | None = None, new_collation: bool = True) -> bytes:
     """Encode HANDLE ‖ ROW of flattened `values` by column id, in TiDB's layout.
 
     `rowid` (or values[-1]) is the handle of a table without a clustered key. A column absent from `values` is NULL.
     Raises ValueError if the handle is missing or not an integer.
     """
-    parts = handle_columns(table)
-    row: Row = {}
-    in_handle = {column.id: length for column, length in parts}
-    for column in table.columns:
-        value = values.get(column.id)
-        if column.is_writable and not _is_skipped(table, column, value, in_handle, new_collation):
-            row[column.id] = value
-    if parts:
-        encoded = [encode_handle_value(c, n, values.get(c.id), new_collation=new_collation) for c, n in parts]
-        return b"".join(encoded) + encode_row(row)
-    return encode_value(_int_handle(table, values, rowid)) + encode_row(row)
+    return InsertLayout(table, new_collation=new_collation).encode(values, rowid)
 
 
 def _int_handle(table: TableInfo, values: Values, rowid: int | None) -> int:

@@ -17,10 +17,13 @@ UINT64_MAX = (1 << 64) - 1
 
 TOO_SHORT = "insufficient bytes to decode value"
 TOO_LARGE = "value larger than 64 bits"
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most are
 
 
 def encode_uvarint(value: int) -> bytes:
     """Encode minimally, in 1 to 10 bytes. Raises ValueError outside 0 … 2^64-1."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     if not 0 <= value <= UINT64_MAX:
         raise ValueError(f"{value} is not an unsigned 64-bit number")
     out = bytearray()

@@ -46,8 +46,7 @@ from drainer.apply.large_transaction import LargePuller
 from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.departed_pumps import DepartedPumps, scope_of
-from drainer.pumps.health import Membership
+from drainer.pumps.health import DepartedPumps, Membership, scope_of
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
 from drainer.ranges.progress import LoadProgress
 from drainer.schema.history import sources

@@ -11,8 +11,7 @@ from binlog.cluster.registry import Registry
 from binlog.pb.pump_ext_pb2 import InspectResp
 
 from drainer.pumps.client import Missed, PumpClient
-from drainer.pumps.departed_pumps import DepartedPumps
-from drainer.pumps.health import Membership
+from drainer.pumps.health import DepartedPumps, Membership
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from .document import Document, Json, Layout, Reader, Typed, cistr, list_or_null, number_of
+from .document import Json, JsonObject, Layout, Reader, Typed, cistr, list_or_null, number_of
 from .types import FieldType, Flag, SchemaState, Tp
 
 _WRITABLE = frozenset({SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION})
@@ -56,13 +55,14 @@ _COLUMN = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnInfo:
+class ColumnInfo(JsonObject):
     """A column. `origin_default`: the value of rows that are older than the column.
 
     `*_bit`: the bytes of a BIT's default. In jobs of the SDK also those of a BINARY or VARBINARY default that is not
     UTF-8.
     """
 
+    layout = _COLUMN
     id: int
     name: str
     offset: int
@@ -78,7 +78,6 @@ class ColumnInfo:
     comment: str = ""
     hidden: bool = False
     version: int = 2
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     @property
     def is_public(self) -> bool:
@@ -108,11 +107,3 @@ class ColumnInfo:
     @property
     def is_primary(self) -> bool:
         return bool(self.type.flag & Flag.PRI_KEY)
-
-    @classmethod
-    def from_json(cls, document: Document, what: str = "column") -> ColumnInfo:
-        """Read a column. Raises DecodeError with the name of an invalid field."""
-        return cls(**_COLUMN.read(Reader(document, what)))
-
-    def to_json(self) -> dict[str, Json]:
-        return _COLUMN.write(self)

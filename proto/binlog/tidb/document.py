@@ -10,8 +10,9 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from binlog.errors import DecodeError
 
@@ -174,6 +175,22 @@ class Layout:
             elif (found := value.rest.get(*key)) is not OMIT:
                 out[key[0]] = found
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object that is read from TiDB's JSON and written back as its `layout` says. `rest`: see Layout."""
+
+    layout: ClassVar[Layout]
+    rest: Mapping[str, Json] = field(default_factory=dict, hash=False, kw_only=True)
+
+    @classmethod
+    def from_json(cls, source: Document | bytes | str, what: str = "") -> Self:
+        """Read an object from a document or its text. Raises DecodeError with the name of an invalid field."""
+        return cls(**cls.layout.read(Reader.of(source, what or cls.__name__)))
+
+    def to_json(self) -> dict[str, Json]:
+        return self.layout.write(self)
 
 
 def number_of(key: str, kind: type[IntEnum], name: str = "") -> Typed:

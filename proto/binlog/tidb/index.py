@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from .document import Document, Json, Layout, Reader, Typed, cistr, number_of
+from .document import Json, JsonObject, Layout, Reader, Typed, cistr, number_of
 from .types import UNSPECIFIED, SchemaState
 
 
@@ -47,9 +47,10 @@ _INDEX = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class IndexInfo:
+class IndexInfo(JsonObject):
     """An index."""
 
+    layout = _INDEX
     id: int
     name: str
     columns: tuple[IndexColumn, ...]
@@ -59,15 +60,7 @@ class IndexInfo:
     invisible: bool = False
     comment: str = ""
     index_type: int = 1
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     @property
     def is_public(self) -> bool:
         return self.state == SchemaState.PUBLIC
-
-    @classmethod
-    def from_json(cls, document: Document, what: str = "index") -> IndexInfo:
-        return cls(**_INDEX.read(Reader(document, what)))
-
-    def to_json(self) -> dict[str, Json]:
-        return _INDEX.write(self)

@@ -5,13 +5,14 @@ Numbers unknown to this module (such as a newer TiDB's job type) are kept as mem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Self
 
 from .document import (
     OMIT,
     Document,
     Json,
+    JsonObject,
     Layout,
     Reader,
     Typed,
@@ -126,7 +127,7 @@ _HISTORY = Layout(
     Typed("FinishedTS", Reader.integer, name="finished_ts"),
     objects_of("MultipleTableInfos", TableInfo.from_json, "multiple_table_infos"),
 )
-_JOB = Layout(
+_JOB = Layout(  # of TiDB 8.1
     Typed("id", Reader.integer),
     number_of("type", ActionType),
     Typed("schema_id", Reader.integer),
@@ -164,12 +165,13 @@ _JOB = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(JsonObject):
     """A DDL job. `schema_version` 0 means that the job failed. `query`: the statement as the user wrote it.
 
     `finished_ts` is later than the commit_ts of the job's binlog (X-05), so match them by id.
     """
 
+    layout = _JOB
     id: int
     type: ActionType
     state: JobState = JobState.SYNCED
@@ -188,7 +190,6 @@ class Job:
     multiple_table_infos: tuple[TableInfo, ...] = ()
     version: int = 1
     has_history: bool = True  # the document had a `binlog` object
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     @property
     def took_effect(self) -> bool:
@@ -207,18 +208,14 @@ class Job:
         return _HISTORY.write(self) if self.has_history else None
 
     @classmethod
-    def from_json(cls, source: Document | bytes | str) -> Job:
+    def from_json(cls, source: Document | bytes | str, what: str = "Job") -> Self:
         """Read a job from a document or its text. Raises DecodeError with the name of an invalid field."""
-        read = Reader.of(source, "Job")
-        read.what = f"Job {read.integer('id')}"
+        read = Reader.of(source, what)
+        read.what = f"{what} {read.integer('id')}"
         found = _JOB.read(read)
         history = found.pop("binlog")
         past = Reader(history or {}, f"{read.what}.binlog")
         return cls(**found, **_HISTORY.read(past), has_history=history is not None)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the document with the keys of TiDB 8.1, in their order."""
-        return _JOB.write(self)
 
     def dump(self) -> bytes:
         """Return `to_json` as the text that Go's encoding/json writes."""

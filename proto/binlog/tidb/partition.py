@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .document import (
     OMIT,
-    Document,
-    Json,
+    JsonObject,
     Layout,
     Reader,
     Typed,
@@ -47,21 +45,14 @@ _DEFINITION = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDefinition:
+class PartitionDefinition(JsonObject):
     """One partition. `id`: the physical table id in KV keys (rows in binlogs have the table's own id)."""
 
+    layout = _DEFINITION
     id: int
     name: str
     less_than: tuple[str, ...] = ()
     in_values: tuple[tuple[str, ...], ...] = ()
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
-
-    @classmethod
-    def from_json(cls, document: Document, what: str = "partition") -> PartitionDefinition:
-        return cls(**_DEFINITION.read(Reader(document, what)))
-
-    def to_json(self) -> dict[str, Json]:
-        return _DEFINITION.write(self)
 
 
 def _columns(read: Reader, key: str) -> tuple[str, ...]:
@@ -89,22 +80,15 @@ _PARTITION = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(JsonObject):
     """The partitioning. `expr`: the expression of RANGE, HASH or LIST. `columns`: the names of RANGE COLUMNS, LIST
     COLUMNS or KEY.
     """
 
+    layout = _PARTITION
     type: PartitionType
     expr: str = ""
     columns: tuple[str, ...] = ()
     enable: bool = True
     definitions: tuple[PartitionDefinition, ...] = ()
     num: int = 0
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
-
-    @classmethod
-    def from_json(cls, document: Document, what: str = "partition") -> PartitionInfo:
-        return cls(**_PARTITION.read(Reader(document, what)))
-
-    def to_json(self) -> dict[str, Json]:
-        return _PARTITION.write(self)

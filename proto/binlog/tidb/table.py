@@ -7,12 +7,13 @@ default, and are written back in TiDB's key order. Unknown keys are dropped; abs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Self
 
 from binlog.errors import DecodeError
 
 from .column import ColumnInfo
-from .document import OMIT, Document, Json, Layout, Reader, Typed, cistr, number_of, object_of, objects_of
+from .document import OMIT, Document, Json, JsonObject, Layout, Reader, Typed, cistr, number_of, object_of, objects_of
 from .index import IndexColumn, IndexInfo
 from .partition import PartitionInfo
 from .types import SchemaState
@@ -30,7 +31,7 @@ __all__ = [
 
 ROWID = -1  # column id of the hidden `_tidb_rowid`
 
-_TABLE = Layout(
+_TABLE = Layout(  # of TiDB 7.6 to 8.5
     Typed("id", Reader.integer),
     Typed("name", Reader.name, cistr),
     Typed("charset", Reader.text),
@@ -78,7 +79,7 @@ _TABLE = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class TableInfo:
+class TableInfo(JsonObject):
     """A table, view or sequence at one schema version.
 
     The handle of a row is the integer primary key (`pk_is_handle`; it then has no IndexInfo), the columns of the
@@ -88,6 +89,7 @@ class TableInfo:
     It is not part of TiDB's JSON; the code that reads the job sets it by the job's origin.
     """
 
+    layout = _TABLE
     id: int
     name: str
     columns: tuple[ColumnInfo, ...] = ()
@@ -105,7 +107,6 @@ class TableInfo:
     update_timestamp: int = 0
     partition: PartitionInfo | None = None
     version: int = 5
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
     upserts: bool = False
 
     @property
@@ -176,7 +177,7 @@ class TableInfo:
         return tuple(self.columns[part.offset] for part in index.columns)
 
     @classmethod
-    def from_json(cls, source: Document | bytes | str, what: str = "TableInfo") -> TableInfo:
+    def from_json(cls, source: Document | bytes | str, what: str = "TableInfo") -> Self:
         """Read a table from a document or its text. Raises DecodeError with the name of an invalid field."""
         read = Reader.of(source, what)
         read.what = f"{what} {read.name('name')}".rstrip()
@@ -190,10 +191,6 @@ class TableInfo:
                 if not 0 <= part.offset < len(self.columns):
                     raise DecodeError(f"{what}.index_info {index.name}", offset=0, detail=f"no column {part.offset}")
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the document with the keys of TiDB 7.6 to 8.5, in their order."""
-        return _TABLE.write(self)
-
 
 _DATABASE = Layout(
     Typed("id", Reader.integer),
@@ -206,19 +203,12 @@ _DATABASE = Layout(
 
 
 @dataclass(frozen=True, slots=True)
-class DBInfo:
+class DBInfo(JsonObject):
     """A database, without its tables."""
 
+    layout = _DATABASE
     id: int
     name: str
     charset: str = "utf8mb4"
     collate: str = "utf8mb4_bin"
     state: SchemaState = SchemaState.PUBLIC
-    rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
-
-    @classmethod
-    def from_json(cls, source: Document | bytes | str, what: str = "DBInfo") -> DBInfo:
-        return cls(**_DATABASE.read(Reader.of(source, what)))
-
-    def to_json(self) -> dict[str, Json]:
-        return _DATABASE.write(self)

@@ -11,7 +11,7 @@ from binlog.runtime.command_line import INTERRUPTED, discard_stdout
 from binlog.runtime.config import load_or_exit
 from binlog.runtime.log import setup
 
-from pumpclient.ctl import bound, changefeed, leave, meta, nodes, passing, password, settle
+from pumpclient.ctl import bound, meta, nodes, passing, password, requests, settle
 from pumpclient.ctl.errors import DONE, Misused, code_of
 from pumpclient.ctl.options import PROGRAM, Options
 from pumpclient.ctl.output import Output, form_of, open_output
@@ -26,15 +26,15 @@ COMMANDS: Mapping[str, Command] = {
     "drainers": lambda session: nodes.query(session, "drainers"),
     "update-pump": lambda session: nodes.update(session, "pumps"),
     "update-drainer": lambda session: nodes.update(session, "drainers"),
-    "pause-pump": lambda session: leave.ask(session, "pumps", "pause"),
-    "pause-drainer": lambda session: leave.ask(session, "drainers", "pause"),
-    "offline-pump": lambda session: leave.ask(session, "pumps", "close"),
-    "offline-drainer": lambda session: leave.ask(session, "drainers", "close"),
-    "pause-changefeed": changefeed.pause,
-    "resume-changefeed": changefeed.resume,
-    "update-changefeed": changefeed.update,
-    "decide-ddl": changefeed.decide_ddl,
-    "decide-transaction": changefeed.decide_transaction,
+    "pause-pump": lambda session: requests.ask(session, "pumps", "pause"),
+    "pause-drainer": lambda session: requests.ask(session, "drainers", "pause"),
+    "offline-pump": lambda session: requests.ask(session, "pumps", "close"),
+    "offline-drainer": lambda session: requests.ask(session, "drainers", "close"),
+    "pause-changefeed": requests.pause_changefeed,
+    "resume-changefeed": requests.resume_changefeed,
+    "update-changefeed": requests.update_changefeed,
+    "decide-ddl": requests.decide_ddl,
+    "decide-transaction": requests.decide_transaction,
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,

@@ -16,7 +16,6 @@ from binlog.cluster.etcd import KV, Compare, Put
 from binlog.cluster.tso import compose, format_local, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
-from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Refused
 from pumpclient.ctl.session import CommandSession
 
@@ -64,8 +63,7 @@ async def reset(session: CommandSession) -> None:
     if session.options.dry_run:
         session.out.done("dry run: nothing was written")
         return
-    await confirm(
-        session.options,
+    await session.confirm(
         refusal="lowering the bound cannot be undone: confirm with -yes, or preview with -dry-run",
         about="Every transaction above it must be gone. ",
         word=str(found.bound_ms),

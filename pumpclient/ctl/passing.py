@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from binlog.cluster.tso import format_local
 
-from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import Misused
 from pumpclient.ctl.session import CommandSession
 
@@ -31,8 +30,7 @@ async def skip_binlog(session: CommandSession) -> None:
     if options.dry_run:
         session.out.done("the binlog would be skipped: its rows would be lost downstream", **facts)
         return
-    await confirm(
-        options,
+    await session.confirm(
         refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",
         about=f"{binlog.why}\nThe rows of this transaction will be lost downstream. ",
         word=str(options.commit_ts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,21 @@ class CommandSession:
         if record is None:
             raise NodeNotFound(f"key {key_of(kind, node_id)} in etcd not found")
         return record
+
+    async def confirm(self, *, refusal: str, about: str, word: str) -> None:
+        """Return if -yes is given or the operator types `word`; raise Refused otherwise.
+
+        `refusal`: the error if there is no terminal to type at. `about`: the text shown before the question.
+        """
+        if self.options.yes:
+            return
+        if not sys.stdin.isatty():
+            raise Refused(refusal)
+        sys.stderr.write(f"{about}This cannot be undone. Type {word} to continue: ")
+        sys.stderr.flush()
+        typed = await asyncio.to_thread(sys.stdin.readline)
+        if typed.strip() != word:
+            raise Refused("not confirmed, nothing was done")
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
         """Return the state of a pump. Raises NodeSilent if it does not answer, CommandError if it is a Go pump."""

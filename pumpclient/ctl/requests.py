@@ -1,8 +1,13 @@
-"""pause-pump, offline-pump, pause-drainer, offline-drainer: request a running node over HTTP to pause or to leave."""
+"""Requests to a running node over HTTP.
+
+pause-pump, offline-pump, pause-drainer and offline-drainer ask it to pause or to leave. pause-changefeed,
+resume-changefeed, update-changefeed, decide-ddl and decide-transaction steer a drainer, which keeps running.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +15,7 @@ from binlog.cluster.node import STATUS_LABEL
 from binlog.cluster.registry import Kind
 from binlog.runtime.http import NoAnswer, put
 
-from pumpclient.ctl.errors import CommandError, NodeSilent, Refused
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.session import CommandSession
 
 OK = 200  # the code inside the JSON; the HTTP status is always 200
@@ -26,6 +31,50 @@ async def ask(session: CommandSession, kind: Kind, action: str) -> None:
     )
     facts = await put_to_node(session, kind, f"/state/{{}}/{action}", silent=silent)
     session.out.done("Apply action on node success", action=action, type=what, **facts)
+
+
+async def pause_changefeed(session: CommandSession) -> None:
+    await _steer(session, "pause", {})
+
+
+async def resume_changefeed(session: CommandSession) -> None:
+    await _steer(session, "resume", {})
+
+
+async def update_changefeed(session: CommandSession) -> None:
+    given = {"delay": session.options.delay, "stop-at": session.options.stop_at}
+    body = {name: value for name, value in given.items() if value}
+    if not body:
+        raise Misused("update-changefeed needs -delay, -stop-at, or both; 0 removes one")
+    await _steer(session, "update", body)
+
+
+async def decide_ddl(session: CommandSession) -> None:
+    options = session.options
+    if not options.job_id or [options.run_again, options.skip, bool(options.sql)].count(True) != 1:
+        raise Misused("decide-ddl needs -job-id, and one of -run-again, -skip and -sql")
+    body: dict[str, object] = {"job-id": options.job_id, "action": "run-again" if options.run_again else "skip"}
+    await _steer(session, "decide-ddl", {**body, "action": "replace", "sql": options.sql} if options.sql else body)
+
+
+async def decide_transaction(session: CommandSession) -> None:
+    options = session.options
+    if not options.commit_ts or options.run_again == options.skip:
+        raise Misused("decide-transaction needs -commit-ts, and one of -run-again and -skip")
+    if options.skip:
+        await session.confirm(
+            refusal="the rows of this transaction will be lost downstream: confirm with -yes",
+            about=f"The rows of the transaction {options.commit_ts} will be lost downstream. ",
+            word=str(options.commit_ts),
+        )
+    body = {"commit-ts": options.commit_ts, "action": "skip" if options.skip else "run-again"}
+    await _steer(session, "decide-transaction", body)
+
+
+async def _steer(session: CommandSession, command: str, body: Mapping[str, object]) -> None:
+    """Request /changefeed/<node id>/<command>. Raises as `put_to_node`."""
+    facts = await put_to_node(session, "drainers", f"/changefeed/{{}}/{command}", body=json.dumps(body).encode())
+    session.out.done("Changefeed request success", command=command, **facts)
 
 
 async def put_to_node(

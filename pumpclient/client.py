@@ -11,8 +11,6 @@ form for programs with threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self, Unpack
 
 from binlog.cluster.etcd import Etcd, connect_etcd
@@ -20,16 +18,14 @@ from binlog.cluster.identity import cluster_id
 from binlog.cluster.registry import Registry
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger
-from binlog.runtime.security import Security
 
-from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
+from pumpclient.errors import ClientClosed, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
 from pumpclient.payload import NO_DDL, DdlFields, prewrite_payload
 from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
-from pumpclient.tracker import OpenTransaction
 from pumpclient.watch import Watch
-from pumpclient.writer import Ended, Limits, Writer
+from pumpclient.writer import Ended, Writer
 
 log = get_logger(__name__)
 
@@ -45,20 +41,14 @@ class PumpsClient:
         *,
         cluster_id: int,
         strategy: str = "range",
-        limits: Limits | None = None,
-        security: Security | None = None,
-        labels: Mapping[str, str] = NO_LABELS,
-        labels_only: bool = False,
-        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
-        on_expired: Callable[[OpenTransaction], None] | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> None:
-        """Make a client without starting it; call `open` next. `on_undelivered` and `on_expired` are called in the
-        event loop.
-        """
-        check_labels(strategy, labels, only=labels_only)
+        """Make a client without starting it; call `open` next."""
+        self._labels = dict(options.get("labels", NO_LABELS))
+        labels_only = options.get("labels_only", False)
+        check_labels(strategy, self._labels, only=labels_only)
         self.cluster_id = cluster_id
-        self.limits = limits or Limits()
-        self._labels = dict(labels)
+        self.limits = limits_of(options)
         self._pool = Pool(
             pause_first_s=self.limits.detect_first_s,
             pause_max_s=self.limits.detect_s,
@@ -69,10 +59,10 @@ class PumpsClient:
             pool=self._pool,
             selector=self._selector(strategy),
             limits=self.limits,
-            security=security,
+            security=options.get("security"),
             labels=self._labels,
-            on_undelivered=on_undelivered,
-            on_expired=on_expired,
+            on_undelivered=options.get("on_undelivered"),
+            on_expired=options.get("on_expired"),
         )
         self._watch = Watch(registry, self._writer)
         self._tasks: list[asyncio.Task[None]] = []
@@ -99,18 +89,8 @@ class PumpsClient:
     @classmethod
     async def over(cls, etcd: Etcd, section: UpstreamSection, strategy: str, options: ConnectOptions) -> PumpsClient:
         """Connect as `connect` does, with an etcd client that the caller keeps and closes."""
-        security = options.get("security")
-        client = cls(
-            Registry(etcd),
-            cluster_id=await cluster_id(etcd, section, security),
-            strategy=strategy,
-            limits=limits_of(options),
-            security=security,
-            labels=options.get("labels", NO_LABELS),
-            labels_only=options.get("labels_only", False),
-            on_undelivered=options.get("on_undelivered"),
-            on_expired=options.get("on_expired"),
-        )
+        cluster = await cluster_id(etcd, section, options.get("security"))
+        client = cls(Registry(etcd), cluster_id=cluster, strategy=strategy, **options)
         await client.open()
         return client
 
@@ -126,24 +106,22 @@ class PumpsClient:
     # --- writing --------------------------------------------------------------------------------------------
 
     async def write_prewrite(
-        self, start_ts: int, prewrite_key: bytes, prewrite_value: bytes, *, writer: bytes = b""
+        self,
+        start_ts: int,
+        prewrite_key: bytes,
+        prewrite_value: bytes | None,
+        *,
+        writer: bytes = b"",
+        ddl: DdlFields = NO_DDL,
     ) -> str:
-        """Write the rows of a transaction (a serialized PrewriteValue) to a pump and return the pump's id.
+        """Write the rows of a transaction (a serialized PrewriteValue), or a DDL (None), to a pump and return its id.
 
         `writer`: an id registered by cluster/writers.py. The pumps roll the transaction back when the lease of that id
         ends. Without it, the prewrite stays pending and holds back every drainer until this client or an operator ends
         it. Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
         """
         self._check_open()
-        payload = prewrite_payload(start_ts, prewrite_key, prewrite_value, writer)
-        return await self._writer.prewrite(start_ts, prewrite_key, payload)
-
-    async def write_ddl_prewrite(
-        self, start_ts: int, prewrite_key: bytes, ddl: DdlFields, *, writer: bytes = b""
-    ) -> str:
-        """Write the prewrite of a DDL and return the pump's id. Errors as for `write_prewrite`."""
-        self._check_open()
-        payload = prewrite_payload(start_ts, prewrite_key, None, writer, ddl)
+        payload = prewrite_payload(start_ts, prewrite_key, prewrite_value, writer, ddl)
         return await self._writer.prewrite(start_ts, prewrite_key, payload)
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields = NO_DDL) -> None:
@@ -223,7 +201,5 @@ class PumpsClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

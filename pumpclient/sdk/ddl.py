@@ -113,7 +113,7 @@ class DdlRunner:
         ddl = DdlFields(job.id, job.query.encode(), int(job.schema_state))
         use = await self.lease.enter()
         try:
-            pump = await self.client.write_ddl_prewrite(start_ts, _meta_key(job), ddl, writer=use.writer.id)
+            pump = await self.client.write_prewrite(start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl)
         except BaseException:
             self.client.when_ended(start_ts, use.end)
             raise

@@ -9,18 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from binlog.tidb.types import INTEGERS, FieldType, Tp
+from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
 
 from pumpclient.sdk.defaults import default_info, quoted
 from pumpclient.sdk.table import Column, Index, Table
 
-_INTEGER_NAMES = {
-    Tp.TINY: "TINYINT",
-    Tp.SHORT: "SMALLINT",
-    Tp.INT24: "MEDIUMINT",
-    Tp.LONG: "INT",
-    Tp.LONGLONG: "BIGINT",
-}
 CLUSTERED = "/*T![clustered_index] CLUSTERED */"
 NONCLUSTERED = "/*T![clustered_index] NONCLUSTERED */"
 DEFAULT_COLLATIONS = {"utf8mb4": "utf8mb4_bin", "utf8": "utf8_bin", "ascii": "ascii_bin", "binary": "binary"}
@@ -44,20 +37,16 @@ def type_sql(kind: FieldType) -> str:
 
 
 def _base(kind: FieldType) -> str:
-    if kind.tp in _INTEGER_NAMES:
-        return "TINYINT(1)" if kind.tp is Tp.TINY and kind.flen == 1 else _INTEGER_NAMES[kind.tp]
-    if kind.tp in (Tp.FLOAT, Tp.DOUBLE):
-        digits = f"({kind.flen},{kind.decimal})" if kind.decimal >= 0 else ""
-        return ("FLOAT" if kind.tp is Tp.FLOAT else "DOUBLE") + digits
-    if kind.tp is Tp.NEWDECIMAL:
-        return f"DECIMAL({kind.flen},{kind.decimal})"
+    text = kind.mysql_name.upper()
+    if kind.tp is Tp.NEWDECIMAL or (kind.tp in FLOATS and kind.decimal >= 0):
+        return f"{text}({kind.flen},{kind.decimal})"
     if kind.tp in (Tp.ENUM, Tp.SET):
-        return f"{kind.mysql_name.upper()}({','.join(quoted(name) for name in kind.elems)})"
+        return f"{text}({','.join(quoted(name) for name in kind.elems)})"
     if kind.tp in (Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION):
-        return kind.mysql_name.upper() + (f"({kind.fsp})" if kind.fsp else "")
-    if kind.tp in (Tp.STRING, Tp.VARCHAR, Tp.BIT):
-        return f"{kind.mysql_name.upper()}({kind.flen})"
-    return kind.mysql_name.upper()
+        return f"{text}({kind.fsp})" if kind.fsp else text
+    if kind.tp in (Tp.STRING, Tp.VARCHAR, Tp.BIT) or (kind.tp is Tp.TINY and kind.flen == 1):
+        return f"{text}({kind.flen})"
+    return text
 
 
 def column_sql(table: str, column: Column, *, inline_key: str = "") -> str:

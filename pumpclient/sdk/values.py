@@ -29,12 +29,6 @@ _TIMESTAMP_MAX = datetime(2038, 1, 19, 3, 14, 7, 999_999)
 
 def encoder(kind: FieldType) -> Encoder:
     """Return the encoder of one column. Raises ValueError for a type that the SDK does not write (VECTOR, GEOMETRY)."""
-    if kind.tp is Tp.YEAR:
-        return _year
-    if kind.tp in INTEGERS:
-        return _integer(kind)
-    if kind.tp in STRINGS:
-        return _binary(kind) if kind.is_binary else _text(kind)
     maker = _MAKERS.get(kind.tp)
     if maker is None:
         raise ValueError(f"columns of type {kind.mysql_name} cannot be written")
@@ -135,19 +129,16 @@ def _bit(kind: FieldType) -> Encoder:
     return encode
 
 
-def _date(kind: FieldType) -> Encoder:
-    def encode(value: object) -> Datum:
-        if isinstance(value, str):
-            value = date.fromisoformat(value)
-        if isinstance(value, datetime):
-            if value.time() != time(0):
-                raise ValueError("expected a date, got a datetime with a time of day")
-            value = value.date()
-        if not isinstance(value, date):
-            raise _wrong_type("a date", value)
-        return Uint(pack(Civil(value.year, value.month, value.day)))
-
-    return encode
+def _date(value: object) -> Datum:
+    if isinstance(value, str):
+        value = date.fromisoformat(value)
+    if isinstance(value, datetime):
+        if value.time() != time(0):
+            raise ValueError("expected a date, got a datetime with a time of day")
+        value = value.date()
+    if not isinstance(value, date):
+        raise _wrong_type("a date", value)
+    return Uint(pack(Civil(value.year, value.month, value.day)))
 
 
 def _datetime(kind: FieldType) -> Encoder:
@@ -277,28 +268,28 @@ def _set(kind: FieldType) -> Encoder:
     return encode
 
 
-def _json(kind: FieldType) -> Encoder:
-    def encode(value: object) -> Datum:
-        if isinstance(value, BinaryJSON):
-            return value
-        try:
-            return encode_json(value)
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-
-    return encode
+def _json(value: object) -> Datum:
+    if isinstance(value, BinaryJSON):
+        return value
+    try:
+        return encode_json(value)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 _MAKERS: dict[Tp, Callable[[FieldType], Encoder]] = {
+    **dict.fromkeys(INTEGERS, _integer),
+    **dict.fromkeys(STRINGS, lambda kind: _binary(kind) if kind.is_binary else _text(kind)),
+    Tp.YEAR: lambda _: _year,
     Tp.FLOAT: _float,
     Tp.DOUBLE: _float,
     Tp.NEWDECIMAL: _decimal,
     Tp.BIT: _bit,
-    Tp.DATE: _date,
+    Tp.DATE: lambda _: _date,
     Tp.DATETIME: _datetime,
     Tp.TIMESTAMP: _datetime,
     Tp.DURATION: _duration,
     Tp.ENUM: _enum,
     Tp.SET: _set,
-    Tp.JSON: _json,
+    Tp.JSON: lambda _: _json,
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pumpclient.sdk import metrics
 from pumpclient.sdk.errors import BadDeclaration, Busy
+from pumpclient.sdk.report import IN_FLIGHT, QUEUED
 
 IN_FLIGHT_MAX = 1024
 QUEUE_MAX = 10_240
@@ -53,7 +53,7 @@ class Permits:
             )
         begun_s = time.monotonic()
         self.queued += 1
-        metrics.QUEUED.inc()
+        QUEUED.inc()
         try:
             async with asyncio.timeout(self._queue_wait_s):
                 await self._free.acquire()
@@ -63,16 +63,16 @@ class Permits:
             ) from None
         finally:
             self.queued -= 1
-            metrics.QUEUED.dec()
+            QUEUED.dec()
         self._taken()
         return time.monotonic() - begun_s
 
     def _taken(self) -> None:
         self.in_flight += 1
-        metrics.IN_FLIGHT.inc()
+        IN_FLIGHT.inc()
 
     def leave(self) -> None:
         """Release a permit for the next waiting transaction."""
         self.in_flight -= 1
-        metrics.IN_FLIGHT.dec()
+        IN_FLIGHT.dec()
         self._free.release()

@@ -1,4 +1,6 @@
-"""The report on each finished `commit`, for the metrics and for the service's own callback."""
+"""The metrics of a service that embeds the SDK, in prometheus_client's default registry as those of its pump client,
+and the report on each finished `commit`, for them and for the service's own callback.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from binlog.runtime.log import get_logger
-
-from pumpclient.sdk import metrics
+from binlog.runtime.metrics import counter, exponential, gauge, histogram
 
 log = get_logger(__name__)
+
+TRANSACTIONS = counter("sdk_transactions_total", "Transactions with rows whose commit has ended", ["outcome"])
+SECONDS = histogram(
+    "sdk_transaction_duration_seconds",
+    "Duration of commit, including the time in the queue",
+    ["outcome"],
+    buckets=exponential(0.0005, 2, 18),
+)
+ROWS = counter("sdk_rows_total", "Rows of committed transactions")
+IN_FLIGHT = gauge("sdk_in_flight", "Transactions being sent")
+QUEUED = gauge("sdk_queued", "Transactions that wait in commit, because the maximum number is being sent")
 
 
 class Outcome(StrEnum):
@@ -47,10 +59,10 @@ def report(done: TransactionReport, hook: OnTransaction | None) -> None:
     """Count the transaction and call the hook. An exception from the hook is logged; it does not affect the
     transaction.
     """
-    metrics.TRANSACTIONS.labels(done.outcome.value).inc()
-    metrics.SECONDS.labels(done.outcome.value).observe(done.seconds)
+    TRANSACTIONS.labels(done.outcome.value).inc()
+    SECONDS.labels(done.outcome.value).observe(done.seconds)
     if done.outcome is Outcome.COMMITTED:
-        metrics.ROWS.inc(done.rows)
+        ROWS.inc(done.rows)
     if hook is None:
         return
     try:

@@ -25,9 +25,9 @@ from pumpclient.sdk import (
     Transaction,
     TransactionReport,
     TransactionRolledBack,
-    metrics,
 )
 from pumpclient.sdk.permits import Permits
+from pumpclient.sdk.report import TRANSACTIONS
 from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
 from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, until
@@ -348,7 +348,7 @@ def test_retry_pauses_double_up_to_maximum_and_end_with_error() -> None:
 
 
 def counted(outcome: Outcome) -> float:
-    return metrics.TRANSACTIONS.labels(outcome.value)._value.get()
+    return TRANSACTIONS.labels(outcome.value)._value.get()
 
 
 async def test_each_transaction_is_reported_once(shop: Shop) -> None:

@@ -45,7 +45,6 @@ class _Held:
     lease: Lease
     kept: KeepAliveThread
     users: int = 0
-    retired: bool = False
 
 
 class Use:
@@ -126,7 +125,7 @@ class WriterLease:
             if self._held is held:
                 self._held = None
             return False
-        if held.retired:  # a transaction that uses it retired it meanwhile
+        if self._held is not held:  # a transaction that uses it retired it meanwhile
             return False
         held.kept.stop()
         held.kept = self.keep(held.lease, asked_s)
@@ -155,7 +154,6 @@ class WriterLease:
                 under_way=held.users,
             )
             self._held = None
-            held.retired = True
             self._retired.add(held)
         if held in self._retired and not held.users:
             self._retired.discard(held)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import os
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from binlog.cluster.etcd import Etcd, connect_etcd
@@ -34,7 +32,7 @@ from pumpclient.sdk.parse import parse_ddl
 from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, run
-from pumpclient.sdk.snapshot import Page, check_key, insert, taken
+from pumpclient.sdk.snapshot import Page, page_writer, taken
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
@@ -249,15 +247,11 @@ class Service:
         primary key or a unique key that is not nullable, RowRejected for a row that lacks a column, and SchemaConflict
         if the handle is out of date.
         """
-        check_key(of_kind("table", table, Table))
-        await self.refresh()
+        write = await page_writer(self, table, within_s)
         count = 0
         async with contextlib.aclosing(taken(pages)) as each:
-            async for rows in each:
-                await self.run(
-                    functools.partial(insert, catalog=self.catalog, table=table, rows=rows), within_s=within_s
-                )
-                count += len(rows)
+            async for page in each:
+                count += await write(page)
         return count
 
     @property
@@ -290,15 +284,14 @@ class Service:
         accepted, whichever service created it; raises SchemaDiffers if its collation is not `collate`.
         """
         plan = statements.create_database(schema, collate)
-        if if_not_exists and schema.lower() in map(str.lower, await self.databases()):
-            compare.check_database(self.catalog.database(schema).info, collate)
-            return
-        try:
-            await self._ddl.run(plan)
-        except SchemaExists:
-            if not if_not_exists:
-                raise
-            compare.check_database(self.catalog.database(schema).info, collate)  # another service created it meanwhile
+        if not if_not_exists or schema.lower() not in map(str.lower, await self.databases()):
+            try:
+                await self._ddl.run(plan)
+                return
+            except SchemaExists:  # with `if_not_exists`: another service created it meanwhile
+                if not if_not_exists:
+                    raise
+        compare.check_database(self.catalog.database(schema).info, collate)
 
     async def drop_database(self, schema: str) -> None:
         """Drop a database and all its tables. Raises SchemaNotFound."""
@@ -408,9 +401,7 @@ class Service:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

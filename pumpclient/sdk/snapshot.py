@@ -9,20 +9,26 @@ UPDATE finds no missing row. Neither would DELETE and INSERT: readers of events 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterable, Sequence
+import functools
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from binlog.tidb.types import UNSPECIFIED
 
+from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import BadDeclaration, RowRejected, SchemaConflict
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Transaction
 
+if TYPE_CHECKING:
+    from pumpclient.sdk.service import Service
+
 Page = Sequence[RowValues]
 
 
-def check_key(table: Table) -> None:
+def _check_key(table: Table) -> None:
     """Raise BadDeclaration if no key makes a row replace itself: a table without one would have each row twice."""
     parts = {(column.name, UNSPECIFIED) for column in table.columns if not column.is_nullable}
     keys = (table.primary_key, *(key for key in table.keys if key.unique))
@@ -32,7 +38,7 @@ def check_key(table: Table) -> None:
         )
 
 
-async def taken(pages: AsyncIterable[Page] | Iterable[Page]) -> AsyncGenerator[list[RowValues]]:
+async def taken(pages: AsyncIterable[Page] | Iterable[Page]) -> AsyncGenerator[Page]:
     """Yield the pages. A generator is closed when this is, so that what it holds at a `yield` is released."""
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(pages, AsyncGenerator):
@@ -41,13 +47,27 @@ async def taken(pages: AsyncIterable[Page] | Iterable[Page]) -> AsyncGenerator[l
             stack.callback(pages.close)
         if isinstance(pages, AsyncIterable):
             async for page in pages:
-                yield list(page)
+                yield page
         else:
             for page in pages:
-                yield list(page)
+                yield page
 
 
-def insert(txn: Transaction, catalog: Catalog, table: Table, rows: Sequence[RowValues]) -> None:
+async def page_writer(service: Service, table: Table, within_s: float) -> Callable[[Page], Coroutine[Any, Any, int]]:
+    """Return a function that writes one page and returns the number of its rows. Raises as Service.snapshot does."""
+    _check_key(of_kind("table", table, Table))
+    await service.refresh()
+
+    async def write(page: Page) -> int:
+        rows = list(page)
+        fill = functools.partial(_insert, catalog=service.catalog, table=table, rows=rows)
+        await service.run(fill, within_s=within_s)
+        return len(rows)
+
+    return write
+
+
+def _insert(txn: Transaction, catalog: Catalog, table: Table, rows: Sequence[RowValues]) -> None:
     """Insert complete rows. Raises RowRejected for a row that lacks a column, whose default would replace the value
     that a destination has; SchemaConflict if the table was altered, truncated or dropped since the handle was made."""
     for row in rows:

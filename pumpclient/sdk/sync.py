@@ -16,7 +16,7 @@ from pumpclient.options import PdUrls
 from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import CLOSE_WAIT_S, Service, ServiceOptions
-from pumpclient.sdk.snapshot import Page
+from pumpclient.sdk.snapshot import Page, page_writer
 from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Stage, Transaction
 
@@ -183,7 +183,8 @@ class SyncService:
         the caller's thread.
         """
         with contextlib.closing(pages) if isinstance(pages, Generator) else contextlib.nullcontext():
-            return sum(self._loop.run(self._inner.snapshot(table, [page], within_s=within_s)) for page in pages)
+            write = self._loop.run(page_writer(self._inner, table, within_s))
+            return sum(self._loop.run(write(page)) for page in pages)
 
     @property
     def in_flight(self) -> int:
@@ -214,7 +215,5 @@ class SyncService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

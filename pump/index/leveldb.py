@@ -106,29 +106,30 @@ class Index:
         text = f"data-dir: the index {self._directory} {what}: {_text_of(error)}"
         return IndexFailed(text + REMEDY if _is_damage(error) else text)
 
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """Turn a failure of LevelDB into IndexFailed. `what`: what the index does not do."""
+        try:
+            yield
+        except FAILURES as error:
+            raise self._failed(what, error) from error
+
     # Reading
 
     def _get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None. LevelDB compares checksums, so a damaged block raises IndexFailed."""
-        try:
+        with self._guarded("cannot be read"):
             return cast("bytes | None", self._db.get(key, verify_checksums=True))
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
 
     def _scan(self, **bounds: Any) -> Generator[Any]:
         """Iterate over a snapshot of the index at this moment. A damaged block raises IndexFailed; it must not look
         like the end."""
-        try:
+        with self._guarded("cannot be read"):
             return self._guarded_steps(self._db.iterator(verify_checksums=True, **bounds))
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
 
     def _guarded_steps(self, found: Any) -> Generator[Any]:
-        try:
-            with found:
-                yield from found
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
+        with self._guarded("cannot be read"), found:
+            yield from found
 
     def pointer(self, ts: int) -> Pointer | None:
         try:  # not `_get`: this runs for every binlog that is written
@@ -246,18 +247,11 @@ class Index:
         """Write a batch. Raises IndexFailed if LevelDB refuses it; the log holds the records, and a restart indexes
         them."""
         try:
-            with self._guarded("a batch"):
+            with self._guarded("does not take a batch"):
                 raw.write()
         except IndexFailed:
             ERROR_INDEX.inc()
             raise
-
-    @contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except FAILURES as error:
-            raise self._failed(f"does not take {what}", error) from error
 
     def save_progress(self, *, handle: Pointer, max_commit_ts: int) -> None:
         """Save the position where the original's recovery starts and the ts up to which it may serve (correctness rule
@@ -270,7 +264,7 @@ class Index:
     def flush(self, number: int) -> None:
         """Put everything written so far, and last this checkpoint's number, into tables, which LevelDB syncs and names
         in its synced manifest."""
-        with self._guarded("a flush"):
+        with self._guarded("does not take a flush"):
             self._db.put(keys.CHECK, keys.encode_number(number))
             before = self._newest_log()
             for _ in range(FLUSH_TRIES_MAX):
@@ -293,17 +287,17 @@ class Index:
     def save_ended(self, until_ts: int, place: Pointer) -> None:
         """Record that the complete log up to `place` was read again, when binlogs up to `until_ts` might have been
         removed."""
-        with self._guarded("what had ended"):
+        with self._guarded("does not take what had ended"):
             self._db.put(keys.ENDED, keys.encode_number(until_ts) + place.encode())
 
     def save_node(self, node_id: str) -> None:
-        with self._guarded("the node id"):
+        with self._guarded("does not take the node id"):
             self._db.put(keys.NODE, node_id.encode())
 
     def save_purged(self, purged_ts: int) -> None:
         """Save the purge point with a sync, before binlogs are removed: a range with removed binlogs must never be
         served as if it were complete."""
-        with self._guarded("the purge point"):
+        with self._guarded("does not take the purge point"):
             self._db.put(keys.PURGED, keys.encode_number(purged_ts), sync=True)
 
     def delete_until(self, prefix: bytes, ts: int) -> Iterator[int]:
@@ -317,7 +311,7 @@ class Index:
                 found = list(islice(scan, DELETE_KEYS_MAX))
             if not found:
                 return
-            with self._guarded("a removal"), self._db.write_batch() as batch:
+            with self._guarded("does not take a removal"), self._db.write_batch() as batch:
                 for key in found:
                     batch.delete(key)
             yield len(found)
@@ -327,7 +321,7 @@ class Index:
         """Delete the `sc:need` and `sc:damage` keys of a removed file of the log, but not the keys of its records."""
         self._needs.pop(fid, None)
         gone = [keys.damage_key(pointer) for pointer, _ in self.damages() if pointer.fid == fid]
-        with self._guarded("a removal"):
+        with self._guarded("does not take a removal"):
             for key in (keys.need_key(fid), *gone):
                 self._db.delete(key)
 

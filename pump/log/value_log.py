@@ -19,8 +19,7 @@ from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
 from pump.errors import DamagedRecord
-from pump.log.file import COPY_BYTES, LogFile
-from pump.log.file_ends import FileEnds
+from pump.log.file import COPY_BYTES, FileEnds, LogFile
 from pump.log.read_progress import ReadingProgress
 from pump.log.record import (
     FOOTER_BYTES,

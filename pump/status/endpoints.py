@@ -32,8 +32,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 from pump.cluster.node import Node
 from pump.metrics import call_metrics
 from pump.status.last_answer import LastAnswer
-from pump.status.page import behind, charts, page
-from pump.status.starting_page import starting_document, starting_page, starting_text
+from pump.status.page import behind, charts, page, starting_document, starting_page, starting_text
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
 from pump.tasks.publisher import Publisher

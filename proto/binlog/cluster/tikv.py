@@ -74,10 +74,9 @@ class TiKV:
         try:
             async with open_channel(region.address, self._security) as channel:
                 stub = stub_of(channel, tikv_pb2.DESCRIPTOR, "Tikv")
-                found = await _find(stub, region, primary_key, start_ts)
-                commit_ts = found.commit_ts
-                if found.locked or (give_up and commit_ts is None):
-                    if not found.locked:  # the check writes a rollback record, which later queries would believe
+                commit_ts, locked = await _find(stub, region, primary_key, start_ts)
+                if locked or (give_up and commit_ts is None):
+                    if not locked:  # the check writes a rollback record, which later queries would believe
                         await self._above_safepoint(start_ts)
                     commit_ts = await _check(stub, region, primary_key, start_ts, now_ts, give_up)
         except aio.AioRpcError as error:
@@ -128,17 +127,9 @@ class TiKV:
         return Region(context, store.address, start, end)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """TiKV's records of a transaction under its primary key. `commit_ts` 0: a rollback; None: neither commit nor
-    rollback.
-    """
-
-    commit_ts: int | None
-    locked: bool = False
-
-
-async def _find(stub: Any, region: Region, key: bytes, start_ts: int) -> _Found:
+async def _find(stub: Any, region: Region, key: bytes, start_ts: int) -> tuple[int | None, bool]:
+    """Return what TiKV has of a transaction under its primary key: the commit_ts (0: a rollback; None: neither commit
+    nor rollback), and whether it is locked."""
     request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
     answer = await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
     if answer.HasField("region_error") or answer.error:
@@ -146,10 +137,10 @@ async def _find(stub: Any, region: Region, key: bytes, start_ts: int) -> _Found:
     for write in answer.info.writes:
         if write.start_ts == start_ts:
             if write.type == tikv_pb2.ROLLBACK:
-                return _Found(0)
+                return 0, False
             if write.commit_ts > start_ts:
-                return _Found(int(write.commit_ts))
-    return _Found(None, locked=answer.info.lock.start_ts == start_ts)
+                return int(write.commit_ts), False
+    return None, answer.info.lock.start_ts == start_ts
 
 
 async def _check(stub: Any, region: Region, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:

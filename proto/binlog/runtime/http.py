@@ -186,11 +186,11 @@ class StatusServer:
         self._security = security or Security()
         self._app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         for path, page in routes.items():
-            self._app.router.add_get(path, _page(page))
+            self._app.router.add_get(path, _action(_page(page)))
         for place, action in (actions or {}).items():
             method, _, path = place.partition(" ")
             self._app.router.add_route(method, path, _action(action))
-        self._app.router.add_get("/metrics", _page(_metrics))
+        self._app.router.add_get("/metrics", _action(_metrics))
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._request_s = request_s
@@ -271,15 +271,8 @@ def _names_of(request: web.Request) -> tuple[str, ...]:
     return common_names(transport.get_extra_info("ssl_object") if transport is not None else None)
 
 
-def _answer(response: Response) -> web.Response:
-    return web.Response(body=response.body, status=response.status, headers={"Content-Type": response.content_type})
-
-
-def _page(page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    async def serve(_request: web.Request) -> web.StreamResponse:
-        return _answer(await page())
-
-    return serve
+def _page(page: Page) -> Action:
+    return lambda _request: page()
 
 
 def _action(action: Action) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -288,10 +281,11 @@ def _action(action: Action) -> Callable[[web.Request], Awaitable[web.StreamRespo
         names = ", ".join(_names_of(request))
         peer = f"{request.remote} ({names})" if names else str(request.remote)
         given = Request(request.method, dict(request.match_info), dict(request.query), body, peer)
-        return _answer(await action(given))
+        answer = await action(given)
+        return web.Response(body=answer.body, status=answer.status, headers={"Content-Type": answer.content_type})
 
     return serve
 
 
-async def _metrics() -> Response:
+async def _metrics(_request: Request) -> Response:
     return Response(metrics.render(), content_type=metrics.CONTENT_TYPE)

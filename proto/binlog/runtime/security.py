@@ -51,8 +51,10 @@ class Security:
         if not self.enabled:
             return None
         self.verify()
-        pair = self._pair()
-        return grpc.ssl_channel_credentials(_read("ssl-ca", self.ssl_ca), *(reversed(pair) if pair else (None, None)))
+        ca = _read("ssl-ca", self.ssl_ca)
+        if not self.ssl_cert:
+            return grpc.ssl_channel_credentials(ca)
+        return grpc.ssl_channel_credentials(ca, _read("ssl-key", self.ssl_key), _read("ssl-cert", self.ssl_cert))
 
     def ssl_context(self, *, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext | None:
         """Return a context for HTTP, SQL and our own gRPC servers. A server's context reads the files again for every
@@ -101,12 +103,6 @@ class Security:
         if protocols:
             context.set_alpn_protocols(list(protocols))
         return context
-
-    def _pair(self) -> tuple[bytes, bytes] | None:
-        """Return the certificate chain and the key."""
-        if not self.ssl_cert:
-            return None
-        return _read("ssl-cert", self.ssl_cert), _read("ssl-key", self.ssl_key)
 
 
 def common_names(tls: ssl.SSLObject | None) -> tuple[str, ...]:

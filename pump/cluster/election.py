@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put
+from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put, wait_for_change
 from binlog.cluster.tso import boot_clock_s, compose, format_local
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError, LeaseExpired
@@ -139,7 +139,7 @@ class Election:
         found = await self._etcd.get(LEADER_KEY)
         if found is not None:
             self.leader = found.value.decode(errors="replace")
-            await self._wait_for_change(found.mod_revision)
+            await wait_for_change(self._etcd, LEADER_KEY, revision=found.mod_revision, within_s=LEASE_S)
             return
         self._log_ts(await self._etcd.get(BOUND_KEY))  # raises AbsurdBound before this pump becomes leader
         self.refusal = ""
@@ -156,14 +156,6 @@ class Election:
             self._term.end()
             with suppress(EtcdError):
                 await lease.revoke()
-
-    async def _wait_for_change(self, revision: int) -> None:
-        """Return when the leader key changes, or after LEASE_S."""
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LEASE_S):
-                async for _ in self._etcd.watch(LEADER_KEY, revision=revision):
-                    return
 
     async def _lead(self, lease: Lease, asked_s: float) -> None:
         """Raise the bound and begin a term. Renew the lease and raise the bound until the lease is lost."""
@@ -224,12 +216,10 @@ class Election:
         while True:
             await _wait(self._raise_wanted, POLL_S)
             self._raise_wanted.clear()
-            try:
+            with outage.catching(EtcdError):
                 await self._raise_bound()
-                outage.over()
-            except EtcdError as error:
-                outage.failed(error=error)
-                await asyncio.sleep(0.1)
+                continue
+            await asyncio.sleep(0.1)
 
     async def _raise_bound(self) -> None:
         """Store a higher bound in etcd if one is due.

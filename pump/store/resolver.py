@@ -86,10 +86,8 @@ class Resolver:
         while True:
             await self._requested.wait()
             self._requested.clear()
-            try:
+            with outage.catching(BinlogError):
                 await self.refresh()
-                outage.over()
-            except BinlogError as error:
-                outage.failed(error=error)
-                await asyncio.sleep(0.2)
-                self._requested.set()
+                continue
+            await asyncio.sleep(0.2)
+            self._requested.set()

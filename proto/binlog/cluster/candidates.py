@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from binlog.cluster.etcd import KV, Etcd, Lease
+from binlog.cluster.etcd import KV, Etcd, Lease, wait_for_change
 from binlog.cluster.keepalive import Keep, KeepAliveThread
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
@@ -62,7 +62,7 @@ class Candidate:
                 outage.over()
                 if self.running != before:
                     tell(self.running)
-                await self._change()
+                await wait_for_change(self._etcd, self._prefix, revision=self._revision, within_s=self._lease_s)
             except EtcdError as error:
                 outage.failed(error=error)
                 await asyncio.sleep(min(RETRY_S, self._poll_s))
@@ -108,13 +108,6 @@ class Candidate:
         self._lease = lease, self._keep(lease, asked_s)
         self._key = f"{self._prefix}{uuid.uuid4().hex}"
         await self._etcd.put(self._key, json.dumps({"host": self._address}).encode(), lease=lease.id)
-
-    async def _change(self) -> None:
-        """Return when a candidate comes or goes, or after the time of a lease."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._lease_s):
-                async for _ in self._etcd.watch(self._prefix, revision=self._revision):
-                    return
 
 
 async def waiting_by_node(etcd: Etcd) -> dict[str, list[str]]:

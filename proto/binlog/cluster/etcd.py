@@ -299,6 +299,14 @@ class Etcd:
         raise failure
 
 
+async def wait_for_change(etcd: Etcd, prefix: str, *, revision: int, within_s: float) -> None:
+    """Return when a key with the prefix changes after `revision`, or after `within_s` seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            async for _ in etcd.watch(prefix, revision=revision):
+                return
+
+
 @contextlib.contextmanager
 def _closing_is_an_error(what: str) -> Iterator[None]:
     """Turn the cancellation of calls by `close` into an EtcdError for their callers."""

@@ -14,8 +14,8 @@ import asyncio
 from typing import Self, Unpack
 
 from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.identity import cluster_id
 from binlog.cluster.registry import Registry
+from binlog.cluster.upstream import cluster_id
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from binlog.cluster import tso
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.identity import cluster_id
 from binlog.cluster.registry import Registry
+from binlog.cluster.upstream import cluster_id
 from binlog.runtime.fields import UpstreamSection
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow

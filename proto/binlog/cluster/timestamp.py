@@ -22,9 +22,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.identity import own_cluster_id
 from binlog.cluster.pd import COUNT_MAX, Allocator, PDClient, TsoClient
-from binlog.cluster.upstream import LEADER_KEY, choose_source, pd_addresses
+from binlog.cluster.upstream import LEADER_KEY, choose_source, own_cluster_id, pd_addresses
 from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger

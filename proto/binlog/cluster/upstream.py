@@ -1,4 +1,4 @@
-"""Chooses the timestamp source of a cluster, PD or its own pumps, once, and records the choice in etcd.
+"""The source of a cluster's timestamps and id, PD or its own pumps. It is chosen once, and the choice recorded in etcd.
 
 If two programs of a cluster took timestamps from different allocators, the resolved ts would be wrong (correctness rule
 7). So the first program records its choice, and every other program must agree.
@@ -6,17 +6,19 @@ If two programs of a cluster took timestamps from different allocators, the reso
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Literal
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.pd import NotPD, ask_first
+from binlog.cluster.pd import NotPD, PDClient, ask_first
 from binlog.cluster.registry import ROOT
-from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
+from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
+CLUSTER_ID_KEY = f"{ROOT}/cluster_id"
 SOURCE_KEY = f"{ROOT}/tso/source"
 LEADER_KEY = f"{ROOT}/tso/leader"  # host:port of the elected pump, under its lease
 BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later has been allocated
@@ -81,3 +83,31 @@ async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Sou
         raise TimestampUnavailable(
             f"tso-source is auto, and no server at {', '.join(pd_addresses(cfg))} answered whether it is a PD: {error}"
         ) from error
+
+
+async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> int:
+    """Return the id that every RPC carries. Raises as choose_source does, and TimestampUnavailable if PD does not
+    answer.
+    """
+    if await choose_source(etcd, cfg, security) == "pd":
+        client = PDClient(pd_addresses(cfg), security)
+        try:
+            return await client.cluster_id()
+        finally:
+            await client.close()
+    return await own_cluster_id(etcd)
+
+
+async def own_cluster_id(etcd: Etcd) -> int:
+    """Return the id of a cluster without PD: 63 random bits, created by the first program that needs it, and
+    permanent.
+    """
+    kv = await etcd.get(CLUSTER_ID_KEY)
+    if kv is None:
+        made = secrets.randbits(62) | 1 << 62
+        await etcd.put_if(CLUSTER_ID_KEY, str(made).encode(), mod_revision=0)
+        kv = await etcd.get(CLUSTER_ID_KEY)
+    text = kv.value if kv is not None else b""
+    if not text.isdigit() or not 0 < int(text) < 1 << 64:
+        raise ConfigError(f"etcd key {CLUSTER_ID_KEY} holds {text!r}, which is not a cluster id")
+    return int(text)

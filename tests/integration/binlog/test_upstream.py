@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.identity import cluster_id
 from binlog.cluster.timestamp import connect_timestamps
-from binlog.cluster.upstream import LEADER_KEY
+from binlog.cluster.upstream import LEADER_KEY, cluster_id
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 

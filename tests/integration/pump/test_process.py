@@ -11,11 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.identity import own_cluster_id
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
-from binlog.cluster.upstream import LEADER_KEY
+from binlog.cluster.upstream import LEADER_KEY, own_cluster_id
 from binlog.envelope import scan
 from binlog.errors import TimestampUnavailable
 from grpc import aio

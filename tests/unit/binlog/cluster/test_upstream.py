@@ -6,9 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from binlog.cluster.identity import CLUSTER_ID_KEY, cluster_id, own_cluster_id
 from binlog.cluster.timestamp import connect_timestamps
-from binlog.cluster.upstream import SOURCE_KEY, choose_source
+from binlog.cluster.upstream import CLUSTER_ID_KEY, SOURCE_KEY, choose_source, cluster_id, own_cluster_id
 from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 from grpc import aio

@@ -24,14 +24,7 @@ from binlog.errors import ConfigError
 
 ROTATE_BYTES_MAX = 300 * 1000 * 1000
 
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warn": logging.WARNING,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "fatal": logging.CRITICAL,
-}
+LEVELS = ("debug", "info", "warn", "warning", "error", "fatal")
 _SHOWN = {"warning": "WARN", "critical": "FATAL", "exception": "ERROR"}
 LIBRARY_LOGGER = "tidb_binlog"
 # A library logs nothing unless the application configures logging.
@@ -101,8 +94,7 @@ def setup(level: str = "info", file: str = "", *, stdout: bool = False) -> None:
     `level`: as in the flag -L. Without `file`, lines go to stderr, or to stdout if `stdout` is set. Raises ValueError
     for an unknown level, ConfigError for a file that cannot be written.
     """
-    number = LEVELS.get(level.lower())
-    if number is None:
+    if level.lower() not in LEVELS:
         raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
     try:
         target = cast(TextIO, RotatingFile(Path(file))) if file else (sys.stdout if stdout else sys.stderr)
@@ -117,7 +109,7 @@ def setup(level: str = "info", file: str = "", *, stdout: bool = False) -> None:
             structlog.processors.format_exc_info,
             render_text,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(file=target),
         cache_logger_on_first_use=False,
     )

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from types import FunctionType
 from typing import TypeVar
 
 from binlog.tidb.types import FieldType
 
-from pumpclient.sdk.errors import BadDeclaration
+from pumpclient.sdk.errors import BadDeclaration, shown
 
 T = TypeVar("T")
 _KIND_NAMES: dict[type, str] = {FieldType: "type such as BigInt() or VarChar(40)", object: "columns"}
-
-
-def shown(value: object) -> str:
-    """Return a value as text short enough for a message."""
-    if isinstance(value, FunctionType):
-        return f"the function {value.__name__}: call it, {value.__name__}()"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def of_kind(where: str, value: object, kind: type[T]) -> T:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from binlog.errors import BinlogError
+
+
+def shown(value: object) -> str:
+    """Return a value as text short enough for a message."""
+    if isinstance(value, FunctionType):
+        return f"the function {value.__name__}: call it, {value.__name__}()"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class SdkError(BinlogError):
@@ -17,10 +27,7 @@ class ValueRejected(SdkError):
     """The column cannot store the value exactly. The SDK never rounds or truncates a value."""
 
     def __init__(self, table: str, column: str, value: object, why: str) -> None:
-        text = repr(value)
-        if len(text) > 80:
-            text = f"{text[:77]}..."
-        super().__init__(f"{table}.{column} = {text}: {why}")
+        super().__init__(f"{table}.{column} = {shown(value)}: {why}")
         self.table = table
         self.column = column
         self.why = why

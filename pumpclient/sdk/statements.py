@@ -16,9 +16,9 @@ from binlog.tidb.types import SchemaState
 
 from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
-from pumpclient.sdk.arguments import list_of, mapping_of, of_kind, shown
+from pumpclient.sdk.arguments import list_of, mapping_of, of_kind
 from pumpclient.sdk.ddl import MakeStatement, Planning
-from pumpclient.sdk.errors import BadDeclaration, SchemaExists
+from pumpclient.sdk.errors import BadDeclaration, SchemaExists, shown
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag
 
-from pumpclient.sdk.arguments import list_of, of_kind, shown
-from pumpclient.sdk.errors import BadDeclaration
+from pumpclient.sdk.arguments import list_of, of_kind
+from pumpclient.sdk.errors import BadDeclaration, shown
 
 NAME_CHARACTERS_MAX = 64
 

@@ -50,15 +50,13 @@ class RowCodec:
     def __init__(self, schema: str, info: TableInfo) -> None:
         self.info = info
         self._where = f"{schema}.{info.name}"
-        self._columns: dict[str, tuple[ColumnInfo, Encoder]] = {}
-        self._decoders: dict[str, tuple[int, Decode]] = {}
+        self._columns: dict[str, tuple[ColumnInfo, Encoder, Decode]] = {}
         self._generated = frozenset(c.name for c in info.public_columns if c.is_generated)
         for column in info.public_columns:
             if column.hidden or column.is_generated:
                 continue
             try:
-                self._columns[column.name] = (column, encoder(column.type))
-                self._decoders[column.name] = (column.id, decoder(column.type))
+                self._columns[column.name] = (column, encoder(column.type), decoder(column.type))
             except ValueError as error:
                 raise RowRejected(f"{self._where}.{column.name}: {error}") from None
         self._clustered = frozenset(
@@ -101,7 +99,7 @@ class RowCodec:
     def _values(self, row: RowValues, *, fill: bool) -> Datums:
         """Return the values of every column. With `fill`, columns that the row leaves out get their default."""
         values = self._given(row)
-        for name, (column, _) in self._columns.items():
+        for name, (column, _, _) in self._columns.items():
             if name in row:
                 continue
             if not fill:
@@ -119,13 +117,13 @@ class RowCodec:
             if field is None:
                 why = "is generated, it cannot be written" if name in self._generated else "no such column"
                 raise RowRejected(f"{self._where}.{name}: {why}")
-            values[field[0].id] = self._value(*field, value)
+            values[field[0].id] = self._value(field[0], field[1], value)
         return values
 
     def _stored(self, values: Datums) -> StoredRow:
         return {
-            name: None if (datum := values[column_id]) is None else decode(datum)
-            for name, (column_id, decode) in self._decoders.items()
+            name: None if (datum := values[column.id]) is None else decode(datum)
+            for name, (column, _, decode) in self._columns.items()
         }
 
     def _value(self, column: ColumnInfo, encode: Encoder, value: object) -> Datum:

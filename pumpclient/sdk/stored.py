@@ -20,10 +20,6 @@ Decode = Callable[[Datum], object]
 
 def decoder(kind: FieldType) -> Decode:
     """Return the decoder of one column. The caller handles NULL. The type must be one that `encoder` accepts."""
-    if kind.tp in INTEGERS or kind.tp in (Tp.YEAR, Tp.BIT):
-        return _whole
-    if kind.tp in FLOATS:
-        return _same
     if kind.tp in STRINGS:
         return _same if kind.is_binary else _text
     if kind.tp is Tp.ENUM:
@@ -73,6 +69,8 @@ def _json(datum: Datum) -> object:
 
 
 _DECODERS: dict[Tp, Decode] = {
+    **dict.fromkeys((*INTEGERS, Tp.BIT), _whole),
+    **dict.fromkeys(FLOATS, _same),
     Tp.NEWDECIMAL: _decimal,
     Tp.DATE: _date,
     Tp.DATETIME: _datetime,

@@ -48,10 +48,11 @@ class _Gathered:
         self.sources[path] = source
 
     def value(self, path: tuple[str, ...]) -> object:
-        """Return the value at a path, or None."""
+        """Return the value at a path, the list that the path goes through, or None."""
         at: object = self.values
         for part in path:
-            at = at.get(part) if isinstance(at, dict) else None
+            if not isinstance(at, list):
+                at = at.get(part) if isinstance(at, dict) else None
         return at
 
     def source_of(self, path: tuple[str, ...]) -> str | None:
@@ -198,7 +199,8 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
     path = tuple(str(part) for part in problem["loc"])
     key = ".".join(path)
     where = gathered.source_of(path) or key
-    if where == key and gathered.file and _in(gathered.values, path[: -1 if problem["type"] == "missing" else None]):
+    there = gathered.value(path[: -1 if problem["type"] == "missing" else None])
+    if where == key and gathered.file and there is not None:
         line = line_of(gathered.text, path)
         where = f"config file {gathered.file}{f', line {line}' if line else ''}: {key}"
     text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
@@ -249,13 +251,3 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 def _parts(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
-
-
-def _in(values: object, path: tuple[str, ...]) -> bool:
-    for part in path:
-        if not isinstance(values, dict):
-            return isinstance(values, list)
-        if part not in values:
-            return False
-        values = values[part]
-    return True

@@ -80,14 +80,10 @@ class KeepAliveThread:
         """
         failure = "no endpoint"
         for url, channel in zip(self._endpoints, channels, strict=True):
-            call = channel.stream_stream(
-                "/etcdserverpb.Lease/LeaseKeepAlive",
-                request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,
-                response_deserializer=rpc.LeaseKeepAliveResponse.FromString,
-            )
+            request = iter([rpc.LeaseKeepAliveRequest(ID=self._lease_id)])
             timeout_s = min(REQUEST_TIMEOUT_S, self._ttl_s / 2)
             try:
-                stream = call(iter([rpc.LeaseKeepAliveRequest(ID=self._lease_id)]), timeout=timeout_s)
+                stream = rpc.LeaseStub(channel).LeaseKeepAlive(request, timeout=timeout_s)
                 for answer in stream:
                     stream.cancel()
                     return int(answer.TTL)

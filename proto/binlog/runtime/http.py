@@ -100,61 +100,39 @@ Action = Callable[[Request], Awaitable[Response]]
 class _Connection(web.RequestHandler):
     """A connection. It is aborted `request_s` seconds after it was accepted, or after its last request was handled,
     unless the whole next request has arrived by then. So a response must be accepted within that time, too.
-
-    `connections`: all connections of the server.
     """
 
-    __slots__ = ("_accepted", "_connections", "_request_s", "_timer")
+    __slots__ = ("_accepted", "_owner", "_request_s", "_timer")
 
-    def __init__(self, server: web.Server, connections: _Connections, request_s: float) -> None:
+    def __init__(self, server: web.Server, owner: StatusServer, request_s: float) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
-        self._connections = connections
+        self._owner = owner
         self._request_s = request_s
         self._accepted: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._accepted = cast(asyncio.Transport, transport)
-        if not self._connections.add(self):
+        if not self._owner.opened(self):
             self._accepted.abort()
             return
         super().connection_made(transport)
         self.wait_for_request()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connections.open.discard(self)
+        self._owner.connections.discard(self)
         self.stop_waiting()
         super().connection_lost(exc)
 
     def wait_for_request(self) -> None:
         self.stop_waiting()
-        if self._accepted is not None and self in self._connections.open:
+        if self._accepted is not None and self in self._owner.connections:
             self._timer = self._loop.call_later(self._request_s, self._accepted.abort)
 
     def stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class _Connections:
-    """The open connections of a server, at most `connections_max`."""
-
-    def __init__(self, connections_max: int) -> None:
-        self._connections_max = connections_max
-        self._full = Outage(
-            _log, "too many HTTP connections: new ones are closed", "new HTTP connections are accepted again"
-        )
-        self.open: set[_Connection] = set()
-
-    def add(self, connection: _Connection) -> bool:
-        """Add a connection. Return False if there are too many."""
-        if len(self.open) >= self._connections_max:
-            self._full.failed(connections=len(self.open))
-            return False
-        self._full.over()
-        self.open.add(connection)
-        return True
 
 
 class StatusServer:
@@ -194,7 +172,20 @@ class StatusServer:
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._request_s = request_s
-        self._connections = _Connections(connections_max or own_connections_max(CONNECTIONS_MAX, files_share=8))
+        self._connections_max = connections_max or own_connections_max(CONNECTIONS_MAX, files_share=8)
+        self._full = Outage(
+            _log, "too many HTTP connections: new ones are closed", "new HTTP connections are accepted again"
+        )
+        self.connections: set[_Connection] = set()  # the open ones
+
+    def opened(self, connection: _Connection) -> bool:
+        """Note a connection. Return False if there are too many."""
+        if len(self.connections) >= self._connections_max:
+            self._full.failed(connections=len(self.connections))
+            return False
+        self._full.over()
+        self.connections.add(connection)
+        return True
 
     async def prepare(self) -> None:
         """Start to serve connections that are passed to `protocol`."""
@@ -204,7 +195,7 @@ class StatusServer:
     def protocol(self) -> asyncio.Protocol:
         """Return the protocol for one connection that uses HTTP/1."""
         assert self._runner is not None and self._runner.server is not None, "not prepared, or closed"
-        return _Connection(self._runner.server, self._connections, self._request_s)
+        return _Connection(self._runner.server, self, self._request_s)
 
     async def start(self) -> None:
         """Listen at the address. Raises ConfigError with the address if that fails."""

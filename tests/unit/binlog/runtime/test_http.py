@@ -208,7 +208,7 @@ async def closed(reader: asyncio.StreamReader) -> bytes:
 
 async def connections(server: StatusServer, count: int) -> None:
     async with asyncio.timeout(60):
-        while len(server._connections.open) != count:  # noqa: ASYNC110  what is waited for has no event
+        while len(server.connections) != count:  # noqa: ASYNC110  what is waited for has no event
             await asyncio.sleep(0.01)
 
 
@@ -230,7 +230,7 @@ async def test_a_peer_without_a_complete_request_is_disconnected(said: bytes) ->
 
 async def test_page_may_take_longer_than_request_time_limit() -> None:
     async def slow() -> Response:
-        (connection,) = server._connections.open
+        (connection,) = server.connections
         return text_response(f"{connection._timer}")
 
     server = StatusServer("127.0.0.1:0", {"/slow": slow})

@@ -28,45 +28,33 @@ def range_messages(pieces: Iterable[Chunk | BinlogPart], *, message_bytes_max: i
     binlog, each part of which is a message. If `pieces` raises, for example DamagedRecord, the collected message is
     yielded before the error is raised."""
     chunks_max = message_bytes_max // read_bytes(message_bytes_max)
-    gathered = _Gathered()
+    fields: list[bytes] = []  # of the message that is being collected
+    binlogs = size = last_ts = 0
+
+    def taken() -> Pulled:
+        """Return the message and begin the next one."""
+        nonlocal binlogs, size
+        found = Pulled(b"".join((*fields, last_ts_field(last_ts))), binlogs, size)
+        fields.clear()
+        binlogs = size = 0
+        return found
+
     try:
         for piece in pieces:
-            if not isinstance(piece, BinlogPart):
-                gathered.add(piece)
-                if gathered.chunks >= chunks_max or gathered.size >= message_bytes_max:
-                    yield gathered.take()
+            if isinstance(piece, BinlogPart):
+                if fields:
+                    yield taken()
+                yield pulled_part(piece)
                 continue
-            if gathered.chunks:
-                yield gathered.take()
-            yield pulled_part(piece)
+            fields.append(payload_fields(piece.payloads))
+            binlogs += len(piece.payloads)
+            size += sum(map(len, piece.payloads))
+            last_ts = piece.last_ts
+            if len(fields) >= chunks_max or size >= message_bytes_max:
+                yield taken()
     except BinlogError:
-        if gathered.chunks:
-            yield gathered.take()
+        if fields:
+            yield taken()
         raise
-    if gathered.chunks:
-        yield gathered.take()
-
-
-class _Gathered:
-    """The message that is being collected. `size`: bytes of its binlogs."""
-
-    def __init__(self) -> None:
-        self._fields: list[bytes] = []
-        self._binlogs = self._last_ts = self.size = 0
-
-    @property
-    def chunks(self) -> int:
-        return len(self._fields)
-
-    def add(self, chunk: Chunk) -> None:
-        self._fields.append(payload_fields(chunk.payloads))
-        self._binlogs += len(chunk.payloads)
-        self.size += sum(map(len, chunk.payloads))
-        self._last_ts = chunk.last_ts
-
-    def take(self) -> Pulled:
-        """Return the message and begin the next one."""
-        found = Pulled(b"".join((*self._fields, last_ts_field(self._last_ts))), self._binlogs, self.size)
-        self._fields.clear()
-        self._binlogs = self.size = 0
-        return found
+    if fields:
+        yield taken()

@@ -131,12 +131,7 @@ class Writer:
     # --- commit and rollback --------------------------------------------------------------------------------
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields = NO_DDL) -> None:
-        """Send the commit to the transaction's pump and return when it is durable there.
-
-        The delivery continues if the caller is cancelled. The transaction is committed when the pump has stored the
-        commit. Raises UnknownTransaction, CommitTsChanged, TransactionRolledBack, or CommitUndelivered when the time
-        for retries is over or the client is closed.
-        """
+        """See PumpsClient.commit. Raises CommitUndelivered also when the client is closed."""
         assert commit_ts > start_ts, f"commit_ts {commit_ts} is not after start_ts {start_ts}"
         pump = self.tracker.ending(start_ts, commit_ts)
         key = self.tracker.prewrite_key(start_ts)

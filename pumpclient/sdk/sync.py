@@ -9,7 +9,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from pumpclient.options import PdUrls
@@ -102,9 +101,7 @@ class SyncTransaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._loop.run(self._inner.__aexit__(kind, error, trace))
 
 

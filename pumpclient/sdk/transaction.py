@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 from binlog.cluster.timestamp import TimestampSource
@@ -310,9 +309,7 @@ class Transaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.stage is not Stage.OPEN:
             return
         if error is None:

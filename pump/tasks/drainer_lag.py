@@ -5,7 +5,6 @@ Upstream counts the same drainers as if their binlogs had been purged, twenty ho
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -48,10 +47,7 @@ class DrainerLag:
 
     async def run(self, interval_s: float = INTERVAL_S) -> None:
         outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
-        while True:
-            await asyncio.sleep(interval_s)
-            with outage.catching(BinlogError):
-                await self.poll()
+        await outage.repeating(self.poll, interval_s, BinlogError)
 
     async def poll(self) -> list[NodeStatus]:
         """Count, log and return the drainers that are far behind. Raises the errors of `drainers_of`."""

@@ -46,10 +46,7 @@ class ExpiredWriters:
         outage = Outage(
             _log, "prewrites whose writer may be gone stay pending", "the writers of pending prewrites are known again"
         )
-        while True:
-            await asyncio.sleep(POLL_INTERVAL_S)
-            with outage.catching(BinlogError):
-                await self.poll()
+        await outage.repeating(self.poll, POLL_INTERVAL_S, BinlogError)
 
     async def poll(self) -> int:
         """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers

@@ -85,10 +85,7 @@ class GarbageCollector:
 
     async def run(self) -> None:
         outage = Outage(_log, "garbage collection failed", "garbage collection works again", level="error")
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            with outage.catching(BinlogError, OSError):
-                await self.collect()
+        await outage.repeating(self.collect, INTERVAL_S, BinlogError, OSError)
 
     async def collect(self) -> int:
         """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04). Return the purge

@@ -81,10 +81,7 @@ class Orphans:
         outage = Outage(
             _log, "cannot query the outcome of old prewrites", "the outcome of old prewrites is queried again"
         )
-        while True:
-            await asyncio.sleep(min(INTERVAL_S, self.age_s))
-            with outage.catching(BinlogError):
-                await self.poll()
+        await outage.repeating(self.poll, min(INTERVAL_S, self.age_s), BinlogError)
 
     async def poll(self) -> int:
         """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""

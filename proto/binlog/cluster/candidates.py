@@ -113,12 +113,10 @@ class Candidate:
 async def waiting_by_node(etcd: Etcd) -> dict[str, list[str]]:
     """Return the addresses of the processes that wait, by node id, the next one first. Raises EtcdError."""
     found, _ = await etcd.range(CANDIDATES_PREFIX)
-    by_node: dict[str, list[KV]] = {}
-    for kv in found:
-        node_id = kv.key.removeprefix(CANDIDATES_PREFIX).rpartition("/")[0]
-        by_node.setdefault(node_id, []).append(kv)
-    ordered = {node_id: sorted(some, key=lambda kv: kv.mod_revision) for node_id, some in by_node.items()}
-    return {node_id: [_address(kv) for kv in some[1:]] for node_id, some in ordered.items()}
+    by_node: dict[str, list[str]] = {}
+    for kv in sorted(found, key=lambda kv: kv.mod_revision):
+        by_node.setdefault(kv.key.removeprefix(CANDIDATES_PREFIX).rpartition("/")[0], []).append(_address(kv))
+    return {node_id: addresses[1:] for node_id, addresses in by_node.items()}
 
 
 def _address(kv: KV) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 from binlog.runtime.log import Logger
@@ -78,3 +79,10 @@ class Outage:
             self.failed(error=str(error))
         else:
             self.over()
+
+    async def repeating(self, work: Callable[[], Awaitable[object]], pause_s: float, *kinds: type[Exception]) -> None:
+        """Call `work` after every pause, until cancelled. An error of `kinds` is noted as a failure."""
+        while True:
+            await asyncio.sleep(pause_s)
+            with self.catching(*kinds):
+                await work()

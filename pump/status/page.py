@@ -30,17 +30,19 @@ def page(
     """Return the HTML page. `own`: the "pump" document of StatusPages."""
     behind_s = behind(own["resolvedTS"], now_ms)
     oldest_s = max((entry["ageSeconds"] for entry in own["pending"]), default=0.0)
+    oldest = f"oldest {span_text(oldest_s)}" if oldest_s else ""
+    late = own["lateCommitCount"]
     facts = (
         Fact("state", own["state"], mood=Mood.GOOD if own["state"] == "online" and not own["usurped"] else Mood.WARN),
         Fact("resolved ts", span_text(behind_s) + " ago", f"{own['resolvedTS']}", _mood(behind_s)),
-        Fact("pending prewrites", f"{own['pendingCount']:,}", _oldest(oldest_s), _mood(oldest_s)),
+        Fact("pending prewrites", f"{own['pendingCount']:,}", oldest, _mood(oldest_s)),
         Fact("value log", bytes_text(own["logBytes"]), "on disk"),
         Fact("disk", bytes_text(available_bytes), "available", Mood.BAD if full else Mood.PLAIN),
         Fact("purged", tso.format_local(own["purgedTS"])[:19], "all binlogs up to that time")
         if own["purgedTS"]
         else Fact("purged", "nothing"),
         *_published(own.get("kafka"), now_ms),
-        Fact("late commits", f"{own['lateCommitCount']:,}", "0 is right", _none(own["lateCommitCount"])),
+        Fact("late commits", f"{late:,}", "0 is right", Mood.BAD if late else Mood.PLAIN),
     )
     pending = Table(
         "Pending prewrites" + (f", oldest {len(own['pending'])} of {own['pendingCount']:,}" if own["pending"] else ""),
@@ -138,16 +140,8 @@ def _published(kafka: Mapping[str, Any] | None, now_ms: int) -> list[Fact]:
     ]
 
 
-def _oldest(oldest_s: float) -> str:
-    return f"oldest {span_text(oldest_s)}" if oldest_s else ""
-
-
 def _mood(seconds: float) -> Mood:
     return Mood.WARN if seconds >= PENDING_WARN_S else Mood.PLAIN
-
-
-def _none(count: int) -> Mood:
-    return Mood.BAD if count else Mood.PLAIN
 
 
 def starting_text(reading: Reading | None) -> str:

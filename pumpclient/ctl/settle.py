@@ -7,7 +7,6 @@ job's FinishedTS; and if another pump serves a commit for the start_ts, the tran
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -273,13 +272,12 @@ async def _carry_out(session: CommandSession, chosen: Sequence[_Decision]) -> No
     for host in dict.fromkeys(decision.host for decision in chosen):
         part = [decision for decision in chosen if decision.host == host]
         errors = await session.settle_many(host, [(d.pending.start_ts, d.commit_ts) for d in part])
-        ended = Counter("failed" if error else "settled" for error in errors)
         for decision, error in zip(part, errors, strict=True):
             if error:
                 session.out.problem(
                     "not settled", node_id=decision.node_id, start_ts=decision.pending.start_ts, error=error
                 )
-        failed += ended["failed"]
-        session.out.done("settled", node_id=part[0].node_id, count=ended["settled"])
+        failed += sum(map(bool, errors))
+        session.out.done("settled", node_id=part[0].node_id, count=errors.count(""))
     if failed:
         raise CommandError(f"{failed} of {len(chosen)} prewrites were not settled")

@@ -64,20 +64,3 @@ class Retry:
                 return await txn.outcome()
             except CommitUndelivered as error:
                 await asyncio.sleep(self.pause_s(error))
-
-
-async def run(
-    begin: Callable[[], Awaitable[Transaction]],
-    work: Callable[[Transaction], Awaitable[None] | None],
-    within_s: float,
-) -> int:
-    """See Service.run."""
-    retry = Retry(within_s)
-    while True:
-        txn = await retry.begun(begin)
-        filled = work(txn)
-        if filled is not None:
-            await filled
-        if await retry.committed(txn):
-            assert txn.commit_ts is not None
-            return txn.commit_ts

@@ -31,7 +31,7 @@ from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
 from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
-from pumpclient.sdk.retry import WITHIN_S, run
+from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.snapshot import Page, page_writer, taken
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
@@ -196,19 +196,8 @@ class Service:
     async def begin(self) -> Transaction:
         """Open a transaction and give it a start_ts. Raises ClientClosed or TimestampUnavailable."""
         self._under_way.check("a transaction")
-        return self._transaction(await self._timestamps.get())
-
-    @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        """Open a transaction for `async with svc.transaction() as txn:`. It is committed when the block ends, and
-        rolled back when the block raises.
-        """
-        async with await self.begin() as transaction:
-            yield transaction
-
-    def _transaction(self, start_ts: int) -> Transaction:
         return Transaction(
-            start_ts=start_ts,
+            start_ts=await self._timestamps.get(),
             client=self.client,
             timestamps=self._timestamps,
             catalog=self.catalog,
@@ -219,6 +208,14 @@ class Service:
             on_transaction=self._on_transaction,
         )
 
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Open a transaction for `async with svc.transaction() as txn:`. It is committed when the block ends, and
+        rolled back when the block raises.
+        """
+        async with await self.begin() as transaction:
+            yield transaction
+
     async def run(self, work: Callable[[Transaction], Awaitable[None] | None], *, within_s: float = WITHIN_S) -> int:
         """Fill a transaction with `work`, commit it, retry while that is safe, and return the commit_ts.
 
@@ -227,7 +224,15 @@ class Service:
         transaction is not committed. So rows are written once. After `within_s` seconds, the last of these errors is
         raised. Busy, PayloadTooLarge, errors in rows and exceptions of `work` itself are raised immediately.
         """
-        return await run(self.begin, work, within_s)
+        retry = Retry(within_s)
+        while True:
+            txn = await retry.begun(self.begin)
+            filled = work(txn)
+            if filled is not None:
+                await filled
+            if await retry.committed(txn):
+                assert txn.commit_ts is not None
+                return txn.commit_ts
 
     async def snapshot(
         self, table: Table, pages: AsyncIterable[Page] | Iterable[Page], *, within_s: float = WITHIN_S

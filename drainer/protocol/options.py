@@ -95,9 +95,6 @@ class ProtocolOptions:
         False, "DDLs and resolved events are messages of their own", "avro", table=_CODEC
     )
     avro_output_old_row: bool = _option(False, "include the row before the change, in _ticdc_before", "avro")
-    avro_delete_without_key: Literal["stop", "leave-out"] = _option(
-        "stop", "a DELETE in a table without a handle key: stop the drainer, or leave it out of the topic", "avro"
-    )
     avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = _option(
         "ticdc", "name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies", "avro"
     )

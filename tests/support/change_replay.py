@@ -16,6 +16,7 @@ from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
+from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
 from drainer.sink.base import ChangeSink, Identity
 from tests.support.capture import GOLDEN, CaptureSet
@@ -56,6 +57,7 @@ def replay_changes(
     initial_ts: int = 0,
     name: str = "keys",
     in_pieces: bool = True,
+    policy: Policy | None = None,
 ) -> None:
     """What is left of a recording up to the last of `edges`, in batches that end there: in turn in the driver,
     distributed where it may be, and, if `in_pieces`, in pieces, as large transactions go. The sink is opened and
@@ -67,7 +69,7 @@ def replay_changes(
     position = destination.open(who, initial_ts or begin)
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
     job_done = None if position.fresh else destination.job_done
-    schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done)
+    schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done, policy=policy)
     cut = Cut(slots=7, chunk_rows=100, digest="d")
 
     @contextlib.contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from drainer.schema.filter import Filter
+from drainer.schema.job_policy import Policy
 from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
@@ -40,13 +42,15 @@ def run(
     initial_ts: int = 0,
     name: str = "keys",
     in_pieces: bool = True,
+    ignored: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """See change_replay.replay_changes. `log`: a file for what the drainer logs."""
+    """See change_replay.replay_changes. `log`: a file for what the drainer logs; `ignored`: tables left out."""
     if log:
         import structlog
 
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(Path(log).open("a")))  # noqa: SIM115
-    replay_changes(sink(settings), edges, initial_ts=initial_ts, name=name, in_pieces=in_pieces)
+    policy = Policy(Filter.create(ignore_tables=ignored))
+    replay_changes(sink(settings), edges, initial_ts=initial_ts, name=name, in_pieces=in_pieces, policy=policy)
     forget_producers()
 
 

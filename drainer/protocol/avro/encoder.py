@@ -110,8 +110,7 @@ class AvroTableEncoder(TableEncoder):
         if not has_value and self._key_header is None:
             first = int(changes.commit_ts[0])
             why = "a delete in a table without a handle key has neither key nor value"
-            remedy = "give it a primary key, or see avro-delete-without-key and [[syncer.ignore-table]]"
-            raise self._error(first, f"{why}: {remedy}")
+            raise self._error(first, f"{why}: give it a primary key, or leave it out with [[syncer.ignore-table]]")
         image = self._image(changes, changes.image, self._all if has_value else self._table.handle)
         keys = values = null_column(rows)
         if self._key_header is not None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from binlog.runtime.log import get_logger
 
-from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions, described
@@ -81,12 +80,6 @@ class Publication:
     def with_ids(self, ids: SchemaIds) -> Publication:
         return Publication(self.options, self.router, self.counts, self.topic_bytes, ids)
 
-    @property
-    def leaves_out_deletes(self) -> bool:
-        """Return whether deletes in tables without a handle key are left out: Avro has no message for them."""
-        needs_key = self.encoder.name == "avro" and not self.options.avro_output_old_row
-        return needs_key and self.options.avro_delete_without_key == "leave-out"
-
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Return each table version that the segment's rows have, with its topic."""
         tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
@@ -136,8 +129,6 @@ class Publication:
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
-        if self.leaves_out_deletes:
-            found = [of for of in found if of.changes.kind is not Kind.DELETE or of.changes.table.handle]
         # Rows are sorted by partition while they are columns of decoded values, which are smaller than encoded rows:
         # each partition's encoded rows are then a slice.
         routes = [of.by_partition() for of in found]
@@ -222,8 +213,7 @@ def _are_alone(routes: Sequence[Routes]) -> bool:
     return bool((np.diff(numbers) != 0).all())
 
 
-# Warns of tables of which a DELETE would stop the drainer, or is left out: Avro has no message for it without a
-# handle key.
+# Warns of tables of which a DELETE would stop the drainer: Avro has no message for it without a handle key.
 
 _log = get_logger(__name__)
 
@@ -234,7 +224,6 @@ class KeylessTables:
     def __init__(self, publication: Publication) -> None:
         self._selectors = publication.router.selectors
         self._concerns = publication.encoder.name == "avro" and not publication.options.avro_output_old_row
-        self._leaves_out = publication.leaves_out_deletes
         self._named: set[str] = set()
 
     def warn(self, view: SchemaView) -> None:
@@ -242,10 +231,9 @@ class KeylessTables:
         found = [name for name in self._without_key(view) if name not in self._named] if self._concerns else []
         self._named.update(found)
         if found:
-            effect = "is left out" if self._leaves_out else "stops the drainer, unless avro-delete-without-key is set"
             _log.warning(
-                f"these tables have no handle key, so Avro has no message for a DELETE, which {effect}: give them a "
-                "primary key, or leave them out with [[syncer.ignore-table]]",
+                "these tables have no handle key, so Avro has no message for a DELETE, which stops the drainer: give "
+                "them a primary key, or leave them out with [[syncer.ignore-table]]",
                 tables=found,
             )
 

@@ -150,18 +150,14 @@ def test_one_row_messages_of_columns_equal_those_of_rows_encoded_alone(options: 
     assert list(dict.fromkeys(columns)) == columns
 
 
-def test_deletes_without_a_handle_key_are_left_out_of_avro() -> None:
-    """If the option says so, and not those that have a message: with a handle key, or with the old row."""
-    options = ProtocolOptions("avro", schema_registry="http://r", avro_delete_without_key="leave-out")
+def test_delete_without_a_handle_key_stops_avro_unless_it_has_the_old_row() -> None:
+    options = ProtocolOptions("avro", schema_registry="http://r")
     keyless = table([("id", INT), ("text", TEXT)])
     texts = [b"%d" % number for number in range(9)]
-    left, with_key = (sent(options, 1 << 20, texts, rows_alone=False, info=info) for info in (keyless, INFO))
-    assert (len(left), len(with_key)) == (6, 9)
-    assert all(message.key is None and message.value for message in left)
     with_old = replace(options, avro_output_old_row=True)
     assert len(sent(with_old, 1 << 20, texts, rows_alone=False, info=keyless)) == 9
-    with pytest.raises(EncodeError, match="avro-delete-without-key"):
-        sent(replace(options, avro_delete_without_key="stop"), 1 << 20, texts, rows_alone=False, info=keyless)
+    with pytest.raises(EncodeError, match=r"leave it out with \[\[syncer.ignore-table"):
+        sent(options, 1 << 20, texts, rows_alone=False, info=keyless)
 
 
 def test_secondary_binlog_holds_all_rows_of_transaction() -> None:

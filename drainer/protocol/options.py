@@ -95,8 +95,8 @@ class ProtocolOptions:
         False, "DDLs and resolved events are messages of their own", "avro", table=_CODEC
     )
     avro_output_old_row: bool = _option(False, "include the row before the change, in _ticdc_before", "avro")
-    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = _option(
-        "ticdc", "name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies", "avro"
+    avro_subject_names: Literal["ticdc", "topic"] = _option(
+        "ticdc", "name subjects by the topic with _ for dots (ticdc), or by the topic, as Confluent does", "avro"
     )
     avro_defaults: Literal["ticdc", "avro"] = _option(
         "ticdc", "defaults of fields as TiCDC writes them, or as in Avro's specification", "avro"

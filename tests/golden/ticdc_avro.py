@@ -31,10 +31,9 @@ from drainer.protocol.avro.schema import (
     CHECKSUM_VERSION,
     CORRUPTED,
     avro_name,
-    key_subject,
     record_namespace,
+    subjects,
     table_schemas,
-    value_subject,
 )
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl
@@ -209,8 +208,7 @@ def check_namespace(vector: Vector) -> None:
 
 def check_subject(vector: Vector) -> None:
     (topic,) = only(vector["input"], "topic")
-    subjects = [key_subject("ticdc", topic), value_subject("ticdc", topic, "default.s.t")]
-    assert [subjects] == only(vector["expected"], "subjects")
+    assert [list(subjects(ProtocolOptions("avro"), topic))] == only(vector["expected"], "subjects")
 
 
 def check_envelope(vector: Vector) -> None:

@@ -13,7 +13,7 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import Piece, constant, joined, varints
 from drainer.protocol.avro.column import pieces_of
-from drainer.protocol.avro.schema import TableSchemas, compact_json, key_subject, table_schemas, value_subject
+from drainer.protocol.avro.schema import TableSchemas, compact_json, subjects, table_schemas
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, SchemaIdMissing, converted
@@ -76,11 +76,8 @@ class AvroEncoder(OneRowMessages):
 
 
 def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> list[RequiredSchema]:
-    names = options.avro_subject_names
-    value = RequiredSchema(value_subject(names, topic, schemas.record), schemas.value)
-    if schemas.key is None:
-        return [value]
-    return [RequiredSchema(key_subject(names, topic), schemas.key), value]
+    pairs = zip(subjects(options, topic), (schemas.key, schemas.value), strict=True)
+    return [RequiredSchema(subject, schema) for subject, schema in pairs if schema is not None]
 
 
 class AvroTableEncoder(TableEncoder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from drainer.protocol.avro.types import AvroType, avro_type, default_of
 from drainer.protocol.errors import EncodeError
@@ -14,7 +14,6 @@ from drainer.protocol.table import Column, ColumnFlag, Table
 
 # Names in schemas, and the subjects under which a registry stores schemas.
 
-SubjectNames = Literal["ticdc", "topic", "record", "topic-record"]
 _LETTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _DIGITS: Final = frozenset("0123456789")
 
@@ -36,27 +35,11 @@ def record_namespace(namespace: str, schema: str) -> str:
     return f"{avro_name(namespace)}.{avro_name(schema)}"
 
 
-def key_subject(names: SubjectNames, topic: str) -> str:
-    """Return the subject of a key schema. A table's key and value records have the same name, so key schemas are stored
-    under the topic's name whatever `names` says."""
-    return f"{_topic(names, topic)}-key"
-
-
-def value_subject(names: SubjectNames, topic: str, record: str) -> str:
-    """Return the subject of a value schema. `record`: the record's name with its namespace.
-
-    With `names` = ticdc: the topic, with every `.` replaced by `_`. The other strategies are Confluent's:
-    TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy.
-    """
-    if names == "record":
-        return record
-    if names == "topic-record":
-        return f"{topic}-{record}"
-    return f"{_topic(names, topic)}-value"
-
-
-def _topic(names: SubjectNames, topic: str) -> str:
-    return topic.replace(".", "_") if names == "ticdc" else topic
+def subjects(options: ProtocolOptions, topic: str) -> tuple[str, str]:
+    """Return the subjects of the topic's key and value schemas: of TiCDC, which replaces every `.` by `_`, or of
+    Confluent's TopicNameStrategy."""
+    prefix = topic.replace(".", "_") if options.avro_subject_names == "ticdc" else topic
+    return f"{prefix}-key", f"{prefix}-value"
 
 
 OP = "_tidb_op"
@@ -88,13 +71,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TableSchemas:
-    """The schemas of a table. `fields`: parallel to `table.columns`. `key`: None if the table has no handle key.
-    `record`: the record's name with its namespace."""
+    """The schemas of a table. `fields`: parallel to `table.columns`. `key`: None if the table has no handle key."""
 
     fields: tuple[Field, ...]
     key: str | None
     value: str
-    record: str
 
 
 def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
@@ -111,7 +92,7 @@ def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
     key = None
     if table.handle:
         key = _record(name, namespace, [fields[column_index].document for column_index in table.handle])
-    return TableSchemas(fields, key, _record(name, namespace, value), f"{namespace}.{name}")
+    return TableSchemas(fields, key, _record(name, namespace, value))
 
 
 def _record(name: str, namespace: str, fields: Sequence[dict[str, object]]) -> str:

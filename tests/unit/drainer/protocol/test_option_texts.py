@@ -40,7 +40,7 @@ def test_reader_sets_options_that_only_decoders_have_and_repr_hides_passwords() 
         ({"avro-decimal-handling-mode": "x"}, "avro-decimal-handling-mode: Input should be 'precise' or 'string'"),
         ({"avro-bigint-unsigned-handling-mode": "x"}, "avro-bigint-unsigned-handling-mode: Input should be"),
         ({"avro-defaults": "x"}, "avro-defaults: Input should be 'ticdc' or 'avro'"),
-        ({"avro-subject-names": "x"}, "avro-subject-names: Input should be 'ticdc', 'topic', 'record' or"),
+        ({"avro-subject-names": "x"}, "avro-subject-names: Input should be 'ticdc' or 'topic'"),
         ({"encoding-format": "xml"}, "encoding-format: Input should be 'json' or 'avro'"),
         (
             {"protocol": "canal-json", "large-message-handle-option": "handle-key-only"},

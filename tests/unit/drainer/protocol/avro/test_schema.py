@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.avro.schema import avro_name, compact_json, key_subject, table_schemas, value_subject
+from drainer.protocol.avro.schema import avro_name, compact_json, subjects, table_schemas
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.options import ProtocolOptions
@@ -51,7 +51,6 @@ def test_key_and_value_schema_text_equals_ticdcs() -> None:
     head = '{"type":"record","name":"_1t","namespace":"my_ns.te_st","fields":['
     id_ = '{"name":"id","type":{"type":"int","connect.parameters":{"tidb_type":"INT"}}}'
     assert schemas.key == head + id_ + "]}"
-    assert schemas.record == "my_ns.te_st._1t"
     assert schemas.value == (
         head + id_ + ',{"default":null,"name":"a_b","type":["null",{"type":"string","connect.parameters":'
         '{"tidb_type":"TEXT"}}]},{"default":"","name":"_tidb_op","type":"string"},{"default":0,"name":"_tidb_commit_ts"'
@@ -200,11 +199,8 @@ def test_avro_name_replaces_invalid_characters(name: str, expected: str) -> None
 
 
 def test_subject_names_follow_naming_strategy() -> None:
-    assert key_subject("ticdc", "a.b") == "a_b-key"
-    assert value_subject("ticdc", "a.b", "n.s.t") == "a_b-value"
-    assert (key_subject("topic", "a.b"), value_subject("topic", "a.b", "n.s.t")) == ("a.b-key", "a.b-value")
-    assert (key_subject("record", "a.b"), value_subject("record", "a.b", "n.s.t")) == ("a.b-key", "n.s.t")
-    assert value_subject("topic-record", "a.b", "n.s.t") == "a.b-n.s.t"
+    assert subjects(TICDC, "a.b") == ("a_b-key", "a_b-value")
+    assert subjects(replace(TICDC, avro_subject_names="topic"), "a.b") == ("a.b-key", "a.b-value")
 
 
 def test_schemas_with_different_defaults_have_different_fingerprints() -> None:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from binlog.errors import BinlogError
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.document import Json
-from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.types import BLOBS, FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
@@ -19,7 +19,6 @@ INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _OFFSET: Final = re.compile(r"([+-])(\d\d):(\d\d)")
 _PLAIN: Final = frozenset({Tp.YEAR, Tp.DATE, Tp.NEWDATE, Tp.JSON})
 _TIMES: Final = frozenset({Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION})
-_BLOBS: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 _INTEGERS: Final = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG})
 
 
@@ -51,7 +50,7 @@ def type_sql(kind: FieldType, dialect: Dialect) -> str:
         return name
     if tp in (Tp.ENUM, Tp.SET):
         return f"{name}({','.join(literal(e) for e in kind.elems)})" + _charset(kind, dialect)
-    if tp in _BLOBS:
+    if tp in BLOBS:
         return name + _charset(kind, dialect)
     if tp in (Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING):
         name = {Tp.VAR_STRING: "VARBINARY" if kind.is_binary else "VARCHAR"}.get(tp, name)
@@ -107,7 +106,7 @@ def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
     text = str(value)
     if kind.tp in _TIMES and text.upper().startswith("CURRENT_TIMESTAMP"):
         return text
-    if kind.is_binary and kind.tp not in _BLOBS:
+    if kind.is_binary and kind.tp not in BLOBS:
         return f"x'{text.encode().hex()}'" if text else "''"
     if dialect.time_zone and has_instant(column):
         return literal(in_time_zone(text, dialect.time_zone))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from binlog.tidb.datum import Datum
-from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+from binlog.tidb.types import BLOBS, FLOATS, INTEGERS, STRINGS, FieldType, Tp
 from binlog.tidb.unflatten import to_text
 
 from pumpclient.sdk.errors import BadDeclaration, ValueRejected
@@ -17,7 +17,7 @@ from pumpclient.sdk.table import NO_DEFAULT, NOW, Column
 from pumpclient.sdk.values import encoder
 
 CURRENT_TIMESTAMP = "CURRENT_TIMESTAMP"
-_NO_LITERAL = frozenset({Tp.JSON, Tp.BLOB, Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB})
+_NO_LITERAL = BLOBS | {Tp.JSON}
 
 
 @dataclass(frozen=True, slots=True)

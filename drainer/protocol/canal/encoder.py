@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.cluster.tso import physical_ms
-from binlog.tidb.types import FieldType, Tp
+from binlog.tidb.types import BLOBS, FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
@@ -45,13 +45,10 @@ _FIXED: Final = {
     Tp.DATE: DATE,
     Tp.NEWDATE: DATE,
     Tp.DURATION: TIME,
-    Tp.YEAR: VARCHAR,
     Tp.ENUM: INTEGER,
     Tp.SET: BIT,
     Tp.BIT: BIT,
-    Tp.JSON: VARCHAR,
 }
-_BLOBS: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 
 # An unsigned integer above the signed maximum gets the next larger type. MEDIUMINT does not need this: its type is
 # large enough.
@@ -67,7 +64,7 @@ def java_type(kind: FieldType) -> int:
     """Return the type number of the column, regardless of the values in its rows."""
     if kind.is_binary:
         return BLOB
-    if kind.tp in _BLOBS:
+    if kind.tp in BLOBS:
         return CLOB
     if kind.tp is Tp.STRING:
         return CHAR

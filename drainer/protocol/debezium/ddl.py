@@ -6,7 +6,7 @@ from typing import Final
 
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.types import BLOBS, FieldType, Flag, Tp
 
 from drainer.protocol.debezium.schema import NEVER_UNSIGNED, Document, fields_of, source_schema
 from drainer.protocol.encoder import Ddl
@@ -39,21 +39,7 @@ _JDBC: Final = {
 }
 _STRINGS: Final = {Tp.STRING: (1, -2), Tp.VARCHAR: (12, -3), Tp.VAR_STRING: (12, -3)}  # text, binary
 _OTHER_STRINGS: Final = (12, 2004)
-_WITH_CHARSET: Final = frozenset(
-    {
-        Tp.STRING,
-        Tp.VARCHAR,
-        Tp.BLOB,
-        Tp.TINY_BLOB,
-        Tp.MEDIUM_BLOB,
-        Tp.LONG_BLOB,
-        Tp.ENUM,
-        Tp.SET,
-        Tp.TIMESTAMP,
-        Tp.DURATION,
-        Tp.NEWDECIMAL,
-    }
-)
+_WITH_CHARSET: Final = BLOBS | {Tp.STRING, Tp.VARCHAR, Tp.ENUM, Tp.SET, Tp.TIMESTAMP, Tp.DURATION, Tp.NEWDECIMAL}
 
 
 def changes_of(ddl: Ddl) -> list[Document]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.tidb.datum import Datum
 from binlog.tidb.decimal import Decimal
-from binlog.tidb.types import Tp
+from binlog.tidb.types import BLOBS
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
@@ -125,7 +125,6 @@ def member(name: bytes, values: Any, *, omitted: int | None) -> Any:
 # Encodes rows of one version of a table as events of Open Protocol.
 # Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`. What is the same for all rows of a table is
 # built once for the table.
-BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 _NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.FLOAT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 # What strconv.Quote does not escape.
 _PLAIN: Final = bytes(set(range(32, 127)) - set(b'"\\<>&'))
@@ -139,7 +138,7 @@ def is_quoted(column_type: ColumnType) -> bool:
 def values_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
     """Return the fragment of a column."""
     type_class = column_type.type_class
-    if column_type.kind.tp in BASE64_TYPES:
+    if column_type.kind.tp in BLOBS:
         return base64
     if type_class is TypeClass.TEXT:
         return utf8_text

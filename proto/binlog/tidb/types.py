@@ -95,10 +95,9 @@ class Flag(IntFlag):
 INTEGERS = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
 FLOATS = frozenset({Tp.FLOAT, Tp.DOUBLE})
 TIMES = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP})
-STRINGS = frozenset(
-    {Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING, Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB, Tp.GEOMETRY}
-)
 _BLOB_NAMES = {Tp.TINY_BLOB: "tiny", Tp.MEDIUM_BLOB: "medium", Tp.LONG_BLOB: "long", Tp.BLOB: ""}
+BLOBS = frozenset(_BLOB_NAMES)
+STRINGS = BLOBS | {Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING, Tp.GEOMETRY}
 _NAMES = {
     Tp.TINY: "tinyint",
     Tp.SHORT: "smallint",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from math import isfinite
@@ -88,7 +88,7 @@ class Record:
         self._schema = readable(schema)
         namespace, self.table = _names(schema)
         self.schema = namespace.partition(".")[2]
-        self.fields = _columns(schema)
+        self.fields = [_field(field) for field in schema["fields"] if field["name"] not in _NOT_COLUMNS]
 
     def read(self, data: bytes, begin: int) -> dict[str, Any]:
         """Read all fields, under their names in Avro. Raises MessageError."""
@@ -128,10 +128,6 @@ def _names(schema: Document) -> tuple[str, str]:
     return namespace, name
 
 
-def _columns(schema: Document) -> Sequence[RecordField]:
-    return [_field(field) for field in schema["fields"] if field["name"] not in _NOT_COLUMNS]
-
-
 def _field(field: Document) -> RecordField:
     branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
     kind = next((one for one in branches if one != "null"), "null")
@@ -152,13 +148,7 @@ def _value_of(document: Document, type_name: str) -> Callable[[Any], Value]:
         return lambda raw: _decimal_text(raw, scale)
     if type_name == "BIT":
         return lambda raw: int.from_bytes(raw, "big")
-    if type_name == "BIGINT UNSIGNED":
-        return _unsigned
-    return _as_it_is
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw
+    return _unsigned if type_name == "BIGINT UNSIGNED" else lambda raw: raw
 
 
 def _unsigned(raw: Any) -> int:

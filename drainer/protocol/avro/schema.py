@@ -8,7 +8,7 @@ from typing import Final
 
 from drainer.protocol.avro.types import AvroType, avro_type, default_of
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_text import json_double, json_string
+from drainer.protocol.json_text import json_document, json_double, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Column, ColumnFlag, Table
 
@@ -140,14 +140,4 @@ def compact_json(value: object) -> str:
         return "{" + ",".join(f"{json_string(name)}:{compact_json(of)}" for name, of in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(compact_json, value)) + "]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return json_double(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return json_string(value)
-    raise AssertionError(f"no JSON: {value!r}")
+    return json_double(value) if isinstance(value, float) else json_document(value)

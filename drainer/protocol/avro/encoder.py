@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.schema import TableSchemas, compact_json, subjects, table_schemas
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import Ddl, DdlScope, Message
-from drainer.protocol.errors import EncodeError, SchemaIdMissing, converted
+from drainer.protocol.errors import EncodeError, SchemaIdMissing
+from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import OneRowMessages, TableEncoder
@@ -86,8 +87,12 @@ class AvroTableEncoder(TableEncoder):
     def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:
         super().__init__(table, options)
         self._options = options
-        self._schemas = table_schemas(table, options)
-        required = required_of(self._schemas, options, topic)
+        schemas = table_schemas(table, options)
+        self._pieces = [
+            partial(pieces_of, field, column.column_type, zone=options.zone)
+            for field, column in zip(schemas.fields, table.columns, strict=True)
+        ]
+        required = required_of(schemas, options, topic)
         found = [ids.get(one.subject, {}).get(one.fingerprint) for one in required]
         self._missing = [one.subject for one, id_ in zip(required, found, strict=True) if id_ is None]
         headers = [b"" if id_ is None else header_of(id_) for id_ in found]
@@ -119,14 +124,8 @@ class AvroTableEncoder(TableEncoder):
 
     def _image(self, changes: RowChanges, columns: Columns, column_indexes: Sequence[int]) -> dict[int, list[Piece]]:
         """Encode the columns of an image. `column_indexes`: their positions in the table."""
-        return {
-            column_index: self._column(changes, column_index, columns[column_index]) for column_index in column_indexes
-        }
-
-    def _column(self, changes: RowChanges, column_index: int, column: Any) -> list[Piece]:
-        column_type = self._table.columns[column_index].column_type
-        convert = partial(pieces_of, self._schemas.fields[column_index], column_type, zone=self._options.zone)
-        return converted(f"Avro: {self._table.column_name(column_index)}", changes.commit_ts, convert, column)
+        pieces = fragments_of(changes, columns, self._pieces, column_indexes)
+        return dict(zip(column_indexes, pieces, strict=True))
 
     def _value(self, changes: RowChanges, image: Mapping[int, list[Piece]]) -> list[Piece]:
         rows, options = len(changes), self._options

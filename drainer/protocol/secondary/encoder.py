@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined, uvarints
 from drainer.protocol.encoded_columns import EncodedColumns, null_column, take_parts
 from drainer.protocol.encoder import Ddl, DdlScope, Message
-from drainer.protocol.errors import converted
+from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
@@ -44,7 +44,7 @@ class SecondaryTable(TableEncoder):
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
-        self._zone = options.zone
+        self._cells = [partial(cell, column.column_type, zone=options.zone) for column in table.columns]
         self._before, self._behind = _described(table)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
@@ -73,12 +73,7 @@ class SecondaryTable(TableEncoder):
         return field_of(b"\x22", beside(*parts))
 
     def _row(self, changes: RowChanges, columns: Columns) -> Sized:
-        pairs = zip(self._table.columns, columns, strict=True)
-        return row([self._cell(changes, column, array) for column, array in pairs], len(changes))
-
-    def _cell(self, changes: RowChanges, column: Column, array: Any) -> Sized:
-        where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
-        return converted(where, changes.commit_ts, partial(cell, column.column_type, zone=self._zone), array)
+        return row(fragments_of(changes, columns, self._cells, self._all), len(changes))
 
 
 class SecondaryEncoder(OneRowMessages):

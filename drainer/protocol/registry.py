@@ -68,16 +68,13 @@ def _class(what: str, options: ProtocolOptions) -> object:
 # Checks of the protocols' options, and which protocols use which option. Errors use TiCDC's texts where TiCDC has
 # such an error. Pure.
 
-_AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
-_OPEN: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "open")
-
 
 def check(options: ProtocolOptions) -> None:
     """Check what the types of the options do not say. Raises ProtocolConfigError naming the option."""
     if options.protocol not in PROTOCOLS:
         raise ProtocolConfigError(unknown_protocol(options.protocol))
     assert options.zone
-    if options.protocol in _AVRO:
+    if PROTOCOLS[options.protocol] == "avro":
         _check_avro(options)
     if options.large_message_handle_option != "none":
         _check_large(options)
@@ -92,15 +89,16 @@ def _check_avro(options: ProtocolOptions) -> None:
 
 def _check_large(options: ProtocolOptions) -> None:
     what = f'large-message-handle-option is "{options.large_message_handle_option}"'
-    if options.protocol not in {*_OPEN, "simple", "canal-json"}:
+    package = PROTOCOLS[options.protocol]
+    if package not in ("open", "simple", "canal"):
         raise ProtocolConfigError(f"{what}, but the protocol {options.protocol} has no such messages")
-    if options.protocol == "canal-json" and not options.enable_tidb_extension:
+    if package == "canal" and not options.enable_tidb_extension:
         raise ProtocolConfigError(f'{what} and the protocol canal-json, but "enable-tidb-extension" is not "true"')
     if options.large_message_handle_option != "claim-check":
         return
     if not options.claim_check_storage_uri:
         raise ProtocolConfigError(f'{what}, which needs "claim-check-storage-uri"')
-    if options.claim_check_raw_value and options.protocol in _OPEN:
+    if options.claim_check_raw_value and package == "open":
         raise ProtocolConfigError(f"claim-check-raw-value is not supported for the protocol {options.protocol}")
 
 

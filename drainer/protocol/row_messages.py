@@ -137,6 +137,14 @@ class TableEncoder(ABC):
             )
         return tuple(index for index in self._all if index in handle) if self.BY_NAME else handle
 
+    def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
+        """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
+        return joined([self._member(index, first + n) for n, index in enumerate(column_indexes)])
+
+    def _member(self, index: int, slot: int) -> Parts:
+        """Return the name and the value of the column at `index`."""
+        raise NotImplementedError
+
     def _keyless(self, changes: RowChanges, messages: Any) -> list[EncodedColumns]:
         """Return messages without keys."""
         return [EncodedColumns(null_column(len(changes)), compressed(messages, self._compression), changes.commit_ts)]
@@ -187,12 +195,7 @@ class DocumentTable(TableEncoder):
         mark = "handle" if claims is None else "claim"
         return self._encode(changes, self._handle(changes), mark, claims)
 
-    def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
-        """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
-        return joined([self._member(index, first + n) for n, index in enumerate(column_indexes)])
-
     def _member(self, index: int, slot: int) -> Parts:
-        """Return the name and the value of the column at `index`."""
         return [f"{self._names[index]}:", Slot(slot, quoted=True)]
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Final
 
 from drainer.protocol.canal.encoder import WATERMARK
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
+from drainer.protocol.event import Change, DdlEvent, Event, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Columns, Reader, image_of, parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import ColumnFlag
@@ -52,16 +52,18 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     claim = "" if extension is None else extension.text("claimCheckLocation", "")
     commit_ts = 0 if extension is None else extension.integer("commitTs", 0)
     handle_only = bool(claim) or (extension is not None and extension.boolean("onlyHandleKey", False))
-    found = []
+    found, before = [], None
     for n, row in enumerate(data):
-        image = _image(row, columns)
+        if change is Change.UPDATE:
+            before = image_of(old[n], columns, _value, "mysqlType")
+        image = image_of(row, columns, _value, "mysqlType")
         found.append(
             RowEvent(
                 change,
                 commit_ts,
                 schema,
                 table,
-                old=image if change is Change.DELETE else _image(old[n], columns) if change is Change.UPDATE else None,
+                old=image if change is Change.DELETE else before,
                 new=None if change is Change.DELETE else image,
                 handle_only=handle_only,
                 claim=claim,
@@ -91,10 +93,6 @@ def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> 
     handle_key = int(ColumnFlag.HANDLE_KEY)
     found = {name: (kind, handle_key * (name in key)) for name, kind in types if isinstance(kind, str)}
     return found if len(found) == len(types) else None
-
-
-def _image(row: Reader, columns: Columns) -> Image:
-    return image_of(row, columns, _value, "mysqlType")
 
 
 def _value(row: Reader, name: str, type_name: str) -> Value:

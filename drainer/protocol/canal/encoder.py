@@ -135,11 +135,9 @@ class CanalTable(DocumentTable):
             for index in column_indexes
         ]
         mysql_types = ",".join(f"{names[index]}:{self._types[index]}" for index in column_indexes)
-        old = (
-            self._old_parts(column_indexes, self.FIRST_VALUE + len(column_indexes) + len(promoted))
-            if kind is Kind.UPDATE
-            else ["null"]
-        )
+        behind = self.FIRST_VALUE + len(column_indexes) + len(promoted)
+        members = [Slot(behind)] if self._updated_only else self._members(column_indexes, behind)
+        old = ["[{", *members, "}]"] if kind is Kind.UPDATE else ["null"]
         return [
             head,
             self.TIME,
@@ -156,20 +154,14 @@ class CanalTable(DocumentTable):
             "}",
         ]
 
-    def _old_parts(self, column_indexes: tuple[int, ...], first: int) -> Parts:
-        if self._updated_only:
-            return ["[{", Slot(first), "}]"]
-        return ["[{", *self._members(column_indexes, first), "}]"]
-
     def _extension(self, mark: str) -> Parts:
         if not self._extended:
             return []
-        marks: list[str | Slot] = []
-        if mark == "handle":
-            marks = [',"onlyHandleKey":true']
-        elif mark == "claim":
-            marks = [',"claimCheckLocation":', self.CLAIM]
-        return [',"_tidb":{"commitTs":', self.COMMIT, *marks, "}"]
+        marks: dict[str, Parts] = {
+            "handle": [',"onlyHandleKey":true'],
+            "claim": [',"claimCheckLocation":', self.CLAIM],
+        }
+        return [',"_tidb":{"commitTs":', self.COMMIT, *marks.get(mark, ()), "}"]
 
 
 def _where_changed(name: str, old: Any, new: Any) -> Any:

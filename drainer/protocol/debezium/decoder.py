@@ -60,11 +60,9 @@ class DebeziumDecoder:
 
     def _row(self, key: bytes | None, message: Reader, payload: Reader, change: Change) -> RowEvent:
         fields = _image_fields(message)
-        before, after = payload.child("before"), payload.child("after")
-        if change is not Change.DELETE and after is None:
-            payload.wrong("after", "the new row")
-        if change is Change.DELETE and before is None:
-            payload.wrong("before", "the old row")
+        deleted = change is Change.DELETE
+        before = payload.needed("before") if deleted else payload.child("before")
+        after = payload.child("after") if deleted else payload.needed("after")
         source = payload.needed("source")
         return RowEvent(
             change,

@@ -138,8 +138,7 @@ class DebeziumEncoder(OneRowMessages):
         return [self._message("{}", payload, watermark_schemas(self.options.namespace), commit_ts)]
 
     def _message(self, key: str, value: str, schemas: tuple[Document, Document], commit_ts: int) -> Message:
-        whole = [self._whole(payload, schema) for payload, schema in zip((key, value), schemas, strict=True)]
-        return Message(whole[0], whole[1], 0, commit_ts)
+        return Message(self._whole(key, schemas[0]), self._whole(value, schemas[1]), 0, commit_ts)
 
     def _whole(self, payload: str, schema: Document) -> bytes:
         whole = f'{{"payload":{payload}{_tail(schema, self.options)}'

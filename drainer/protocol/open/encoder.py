@@ -20,7 +20,7 @@ from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
 from drainer.protocol.encoder import Ddl, Encoder, Message
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
+from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
 from drainer.protocol.open.framing import frame, single
 from drainer.protocol.open.quote import quote
@@ -245,19 +245,16 @@ class OpenTableEncoder(TableEncoder):
         if found is None:
             count = len(column_indexes)
             name = "d" if form == "d" else "u"
-            parts: list[str | Slot] = [f'{{"{name}":{{', *self._object(column_indexes, 0), "}"]
+            parts: list[str | Slot] = [f'{{"{name}":{{', *self._members(column_indexes, 0), "}"]
             if form == "p":
-                parts += [',"p":{', *self._object(column_indexes, count), "}"]
+                parts += [',"p":{', *self._members(column_indexes, count), "}"]
             elif form == "changed":
                 parts.append(Slot(count))
             found = self._documents[form, column_indexes] = Rows([*parts, "}"])
         return found
 
-    def _object(self, column_indexes: Sequence[int], first: int) -> list[str | Slot]:
-        return joined([self._member(column_index, first + n) for n, column_index in enumerate(column_indexes)])
-
-    def _member(self, column_index: int, at: int) -> Parts:
-        return [self._heads[column_index], Slot(at, quoted=self._quoted[column_index]), "}"]
+    def _member(self, index: int, slot: int) -> Parts:
+        return [self._heads[index], Slot(slot, quoted=self._quoted[index]), "}"]
 
     def _changed(self, changes: RowChanges, column_indexes: Sequence[int]) -> Any:
         """Return an object with only the old values that changed for each row: `,"p":{…}`, or nothing if none did."""

@@ -51,29 +51,19 @@ def _seconds(when: Civil) -> int:
     return when.hour * 3600 + when.minute * 60 + when.second
 
 
-def _to_seconds(when: Civil) -> int | None:
-    days = day_number(when)
-    return None if days is None else days * _DAY_S + _seconds(when)
-
-
 def _unix_timestamp(when: Civil) -> int:
     days = day_number(when)
     return 0 if days is None else max((days - _EPOCH_DAYS) * _DAY_S + _seconds(when), 0)
 
 
-def _day_of_year(when: Civil) -> int | None:
-    days, first = day_number(when), day_number(Civil(when.year, 1, 1))
-    return None if days is None or first is None else days - first + 1
+def _of_day(operation: Callable[[int, Civil], int]) -> Callable[[Civil], int | None]:
+    """`operation`: of the day's number and the time. NULL for a date with a zero in it."""
 
+    def of(when: Civil) -> int | None:
+        days = day_number(when)
+        return None if days is None else operation(days, when)
 
-def _weekday(when: Civil) -> int | None:
-    days = day_number(when)
-    return None if days is None else (days + 5) % 7
-
-
-def _day_of_week(when: Civil) -> int | None:
-    days = day_number(when)
-    return None if days is None else (days - 1) % 7 + 1
+    return of
 
 
 _OF_TIME: Final[dict[str, Callable[[Civil], int | None]]] = {
@@ -87,11 +77,11 @@ _OF_TIME: Final[dict[str, Callable[[Civil], int | None]]] = {
     "second": lambda t: t.second,
     "microsecond": lambda t: t.microsecond,
     "to_days": day_number,
-    "to_seconds": _to_seconds,
+    "to_seconds": _of_day(lambda days, t: days * _DAY_S + _seconds(t)),
     "unix_timestamp": _unix_timestamp,
-    "dayofyear": _day_of_year,
-    "dayofweek": _day_of_week,
-    "weekday": _weekday,
+    "dayofyear": _of_day(lambda days, t: days - (day_number(Civil(t.year, 1, 1)) or 0) + 1),
+    "dayofweek": _of_day(lambda days, _: (days - 1) % 7 + 1),
+    "weekday": _of_day(lambda days, _: (days + 5) % 7),
     "time_to_sec": _seconds,
 }
 _OF_NUMBER: Final[dict[str, Callable[[int], int]]] = {"abs": abs, "ceiling": int, "ceil": int, "floor": int}

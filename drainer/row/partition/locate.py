@@ -14,7 +14,7 @@ from binlog.errors import BinlogError
 from binlog.tidb.datum import Datum
 from binlog.tidb.default import missing_value
 from binlog.tidb.flatten import flatten
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
+from binlog.tidb.partition import PartitionInfo, PartitionType
 from binlog.tidb.row import sort_key
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.time import unpack
@@ -155,20 +155,8 @@ def _comparable(text: bytes, kind: FieldType) -> bytes:
 
 
 def _range(table: TableInfo, parts: PartitionInfo) -> Locate:
-    if parts.columns:
-        columns = _columns(table, parts)
-        bounds = [_bound(definition, columns) for definition in parts.definitions]
-
-        def sortables_of(values: Values) -> tuple[_Sortable, ...]:
-            return tuple(_sortable(_value(values, column), column.type) for column in columns)
-
-    else:
-        evaluate = _expression(table, parts.expr)
-        bounds = [(_whole(definition.less_than[0]),) for definition in parts.definitions]
-
-        def sortables_of(values: Values) -> tuple[_Sortable, ...]:
-            found = evaluate(values)
-            return (_LOWEST if found is None else (1, found),)
+    columns, sortables_of = _sortables(table, parts)
+    bounds = [_bound(definition.less_than, columns) for definition in parts.definitions]
 
     def locate(values: Values) -> int | None:
         sortables = sortables_of(values)
@@ -177,13 +165,32 @@ def _range(table: TableInfo, parts: PartitionInfo) -> Locate:
     return locate
 
 
-def _whole(text: str) -> _Sortable:
-    return _HIGHEST if text.upper() == "MAXVALUE" else (1, int(text))
+def _sortables(
+    table: TableInfo, parts: PartitionInfo
+) -> tuple[Sequence[ColumnInfo | None], Callable[[Values], tuple[_Sortable, ...]]]:
+    """Return what decides of a row, its columns or None for the number of an expression, and the function from a row's
+    datums to what is compared of them."""
+    if parts.columns:
+        columns = _columns(table, parts)
+        return columns, lambda values: tuple(_sortable(_value(values, column), column.type) for column in columns)
+    evaluate = _expression(table, parts.expr)
+
+    def of_number(values: Values) -> tuple[_Sortable, ...]:
+        found = evaluate(values)
+        return (_LOWEST if found is None else (1, found),)
+
+    return (None,), of_number
 
 
-def _bound(definition: PartitionDefinition, columns: Sequence[ColumnInfo]) -> tuple[_Sortable, ...]:
-    pairs = zip(definition.less_than, columns, strict=True)
-    return tuple(_HIGHEST if t.upper() == "MAXVALUE" else _sortable(_literal(t, c.type), c.type) for t, c in pairs)
+def _bound(texts: Sequence[str], columns: Sequence[ColumnInfo | None]) -> tuple[_Sortable, ...]:
+    """The literals of a definition as what is compared."""
+    return tuple(_of_literal(text, column) for text, column in zip(texts, columns, strict=True))
+
+
+def _of_literal(text: str, column: ColumnInfo | None) -> _Sortable:
+    if text.upper() in ("MAXVALUE", "NULL"):
+        return _HIGHEST if text.upper() == "MAXVALUE" else _LOWEST
+    return (1, int(text)) if column is None else _sortable(_literal(text, column.type), column.type)
 
 
 def _sortable(value: Datum, kind: FieldType) -> _Sortable:
@@ -197,9 +204,7 @@ def _sortable(value: Datum, kind: FieldType) -> _Sortable:
 
 
 def _literal(text: str, kind: FieldType) -> Datum:
-    """A literal of a partition definition: `100`, `'2024-04-01'`, `x'41'`, `NULL`."""
-    if text.upper() == "NULL":
-        return None
+    """A literal of a partition definition: `100`, `'2024-04-01'`, `x'41'`."""
     if text[:2].lower() in ("x'", "0x"):
         return flatten(bytes.fromhex(text[2:].rstrip("'")), kind)
     inner = text
@@ -211,29 +216,16 @@ def _literal(text: str, kind: FieldType) -> Datum:
 
 
 def _list(table: TableInfo, parts: PartitionInfo) -> Locate:
-    columns = _columns(table, parts) if parts.columns else []
-    evaluate = None if columns else _expression(table, parts.expr)
+    columns, sortables_of = _sortables(table, parts)
     numbers: dict[tuple[_Sortable, ...], int] = {}
     otherwise = None
     for number, definition in enumerate(parts.definitions):
         for row in definition.in_values:
             if len(row) == 1 and row[0].upper() == "DEFAULT":
                 otherwise = number
-            elif columns:
-                key = tuple(_sortable(_literal(text, c.type), c.type) for text, c in zip(row, columns, strict=True))
-                numbers[key] = number
             else:
-                numbers[(_LOWEST if row[0].upper() == "NULL" else (1, int(row[0])),)] = number
-
-    def locate(values: Values) -> int | None:
-        if evaluate is None:
-            key = tuple(_sortable(_value(values, column), column.type) for column in columns)
-        else:
-            found = evaluate(values)
-            key = (_LOWEST if found is None else (1, found),)
-        return numbers.get(key, otherwise)
-
-    return locate
+                numbers[_bound(row, columns)] = number
+    return lambda values: numbers.get(sortables_of(values), otherwise)
 
 
 _LOCATORS: Final[dict[PartitionType, Callable[[TableInfo, PartitionInfo], Locate]]] = {

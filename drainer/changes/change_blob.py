@@ -156,11 +156,9 @@ def _batch(changes: Changes) -> Any:
 
 
 def _raw_batch(rows: Rows) -> Any:
-    arrays = [
-        pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
-        pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
-        pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
-    ]  # fmt: skip
+    *numbers, _ = RAW_SCHEMA
+    data = pa.array([rows.row(number) for number in range(len(rows))], pa.binary())
+    arrays = [*(pa.array(getattr(rows, one.name), one.type) for one in numbers), data]
     return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
 
 

@@ -8,6 +8,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -80,6 +81,15 @@ class SegmentDecoder:
         except (DecodeError, SchemaError) as first:
             raise first from error
 
+    @contextmanager
+    def first_error(self, payloads: Iterable[bytes]) -> Iterator[None]:
+        """Raise, in place of an error of the body, that of the first row that has one."""
+        try:
+            yield
+        except (DecodeError, SchemaError) as error:
+            self.raise_first(payloads, error)
+            raise
+
 
 class SegmentBuilder(PayloadCollector):
     """Collects a segment's binlogs, then returns their net rows, once. Binlogs may be added in any order; the result
@@ -97,14 +107,11 @@ class SegmentBuilder(PayloadCollector):
         bad row."""
         fold = _Fold(self._decoder)
         commit_ts = [np.zeros(0, np.uint64)]
-        try:
+        with self._decoder.first_error(self._payloads):  # the first bad row of all shares
             for payloads in _shares(self._payloads):
                 scanned = scan_all(payloads)
                 fold.add(scanned, payloads)
                 commit_ts.append(scanned.commit_ts)
-        except (DecodeError, SchemaError) as error:
-            self._decoder.raise_first(self._payloads, error)  # the first bad row of all shares
-            raise
         commits = len(np.unique(np.concatenate(commit_ts)))
         return fold.work(self._decoder.format, after_ts, until_ts, commits)
 
@@ -134,7 +141,8 @@ class SegmentCutter(PayloadCollector):
 
     def _flush(self) -> None:
         payloads = self._payloads
-        scanned = self._scan(payloads)
+        with self._decoder.first_error(payloads):
+            scanned = scan_all(payloads)
         last_ts = int(scanned.commit_ts.max())
         if int(scanned.commit_ts.min()) <= self._folded_ts:
             raise ValueError(f"binlog of commit_ts {int(scanned.commit_ts.min())} after that of {self._folded_ts}")
@@ -143,27 +151,15 @@ class SegmentCutter(PayloadCollector):
         self._bytes = sum(map(len, self._payloads))
         if len(earlier.commit_ts):
             self._folded_ts = int(earlier.commit_ts.max())
-            self._add(earlier, payloads)
+            with self._decoder.first_error(payloads):
+                self._fold.add(earlier, payloads)
 
     def cut(self, slots: int) -> dict[int, bytes]:
         """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `SegmentBuilder.finish`."""
         for payloads in _shares(self._payloads):
-            self._add(self._scan(payloads), payloads)
+            with self._decoder.first_error(payloads):
+                self._fold.add(scan_all(payloads), payloads)
         return pack(self._fold, slots)
-
-    def _scan(self, payloads: list[bytes]) -> Scanned:
-        try:
-            return scan_all(payloads)
-        except DecodeError as error:
-            self._decoder.raise_first(payloads, error)
-            raise
-
-    def _add(self, scanned: Scanned, payloads: list[bytes]) -> None:
-        try:
-            self._fold.add(scanned, payloads)
-        except (DecodeError, SchemaError) as error:
-            self._decoder.raise_first(payloads, error)
-            raise
 
 
 class _Fold(FoldedPart):

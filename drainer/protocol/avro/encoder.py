@@ -102,8 +102,8 @@ class AvroTableEncoder(TableEncoder):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """Encode rows as columns. Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key,
         which would have neither key nor value (with `avro_output_old_row` deletes have a value, too)."""
+        table = f"`{self._table.schema}`.`{self._table.name}`"
         if self._missing:
-            table = f"`{self._table.schema}`.`{self._table.name}`"
             raise SchemaIdMissing(f"{table}: no schema id is known for {' and '.join(self._missing)}")
         rows = len(changes)
         if not rows:
@@ -112,7 +112,8 @@ class AvroTableEncoder(TableEncoder):
         if not has_value and self._key_header is None:
             first = int(changes.commit_ts[0])
             why = "a delete in a table without a handle key has neither key nor value"
-            raise self._error(first, f"{why}: give it a primary key, or leave it out with [[syncer.ignore-table]]")
+            remedy = "give it a primary key, or leave it out with [[syncer.ignore-table]]"
+            raise EncodeError(f"Avro: {table} at commit_ts {first}: {why}: {remedy}")
         image = self._image(changes, changes.image, self._all if has_value else self._table.handle)
         keys = values = null_column(rows)
         if self._key_header is not None:
@@ -147,6 +148,3 @@ class AvroTableEncoder(TableEncoder):
             return [constant(b"\0", rows)]
         old = image if changes.new is None else self._image(changes, changes.old, self._all)
         return [constant(b"\x02", rows), *(piece for column_index in self._all for piece in old[column_index])]
-
-    def _error(self, commit_ts: int, detail: str) -> EncodeError:
-        return EncodeError(f"Avro: `{self._table.schema}`.`{self._table.name}` at commit_ts {commit_ts}: {detail}")

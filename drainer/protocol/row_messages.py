@@ -15,7 +15,7 @@ from drainer.changes.vector import Ints
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, take_parts
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers
+from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -154,12 +154,13 @@ class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
     Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
     `_behind_image` returns. `fragment`: returns that of a column. `mark`: "handle" or "claim" if the message has only
-    the handle key, else what an encoder tells its documents apart by."""
+    the handle key, else what an encoder tells its documents apart by. `_has_old`: updates have the old image."""
 
     TIME: Final = Slot(0)
     COMMIT: Final = Slot(1)
     CLAIM: Final = Slot(2)
     FIRST_VALUE: Final = 3
+    _has_old = True
 
     def __init__(self, table: Table, options: ProtocolOptions, fragment: Callable[[ColumnType], Fragment]) -> None:
         super().__init__(table, options)
@@ -198,9 +199,10 @@ class DocumentTable(TableEncoder):
     def _member(self, index: int, slot: int) -> Parts:
         return [f"{self._names[index]}:", Slot(slot, quoted=True)]
 
-    @abstractmethod
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
-        """Return the columns behind the image's."""
+        """Return the columns behind the image's: the old image of an update."""
+        has_old = changes.kind is Kind.UPDATE and self._has_old
+        return old_fragments(changes, self._values, column_indexes, image) if has_old else []
 
     @abstractmethod
     def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:

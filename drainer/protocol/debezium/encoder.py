@@ -13,7 +13,7 @@ from drainer.protocol.debezium.schema import Document, envelope_schema, key_sche
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed
 from drainer.protocol.encoder import Ddl, Message
-from drainer.protocol.json_rows import Parts, Rows, Slot, constant, old_fragments
+from drainer.protocol.json_rows import Parts, Rows, Slot, constant
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -57,10 +57,11 @@ def _tail(schema: Document, options: ProtocolOptions) -> str:
 
 
 class DebeziumTable(DocumentTable):
-    """A compiled table. Behind the image of an update is its old one."""
+    """A compiled table."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._options = options
+        self._has_old = options.output_old_value
         self._are_quoted = [value_of(column.column_type, options).is_quoted for column in table.columns]
         super().__init__(table, options, lambda column_type: value_of(column_type, options).fragment)
         # A table without a handle key has an empty key, which all its rows share. Slot 0 is the end of the payload.
@@ -69,10 +70,6 @@ class DebeziumTable(DocumentTable):
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all, _READ if changes.are_read else "")
-
-    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
-        has_old = changes.kind is Kind.UPDATE and self._options.output_old_value
-        return old_fragments(changes, self._values, column_indexes, image) if has_old else []
 
     def _keys(self, image: list[Any], count: int) -> Any:
         columns = [constant(b"}", count), *(image[index] for index in self._table.handle)]
@@ -103,7 +100,7 @@ class DebeziumTable(DocumentTable):
         if kind is Kind.DELETE:
             return [',"after":null,"before":{', *image, "}"]
         before: Parts = []
-        if self._options.output_old_value:
+        if self._has_old:
             before = [',"before":{', *self._members(column_indexes, self.FIRST_VALUE + len(column_indexes)), "}"]
         return [*before, ',"after":{', *image, "}"]
 

@@ -5,7 +5,7 @@ by name, as Go orders the keys of maps.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.table import IndexInfo, TableInfo
@@ -13,7 +13,7 @@ from binlog.tidb.types import FLOATS, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.json_rows import Parts, Slot, old_fragments
+from drainer.protocol.json_rows import Parts, Slot
 from drainer.protocol.json_text import base64, json_string
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -103,10 +103,6 @@ class SimpleTable(DocumentTable):
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all)
-
-    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
-        """Return the old values of an update."""
-        return old_fragments(changes, self._values, column_indexes, image) if changes.kind is Kind.UPDATE else []
 
     def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
         table = self._table

@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, numbers_of, text_of
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.key import FoldKey, Same, trim_fraction
+from drainer.row.key import WITH_FRACTION, FoldKey, Same, trim_fraction
+from drainer.row.text import NUMBERS
 
-_NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 _SIGN = np.uint64(1 << 63)
 _IDENTITY_BYTES: Final = 9  # of a whole number
-_WITH_FRACTION: Final = frozenset({TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME})
 
 
 def identities(key: FoldKey, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
@@ -60,14 +59,14 @@ def _number_identities(column: Any) -> Any:
 
 def _compared(column_type: ColumnType, column: Any, same: Same) -> Any:
     """Return one column of a key as it is compared: whole numbers, or binary."""
-    if column_type.type_class in _NUMBERS:
+    if column_type.type_class in NUMBERS:
         return numbers_of(column_type, column)
     text = text_of(column_type, column)
     if same is Same.PADDED and column_type.type_class is TypeClass.TEXT:
         if (data_of(text) == ord(" ")).any():
             return as_binary(pc.ascii_rtrim(as_string(text), " "))
         return text
-    if same is Same.TRIMMED and column_type.type_class in _WITH_FRACTION:
+    if same is Same.TRIMMED and column_type.type_class in WITH_FRACTION:
         if column_type.type_class is not TypeClass.DECIMAL:
             pointed = column_type.kind.decimal > 0
         elif pc.all(pc.match_substring(as_string(text), ".")).as_py():

@@ -24,6 +24,7 @@ from drainer.changes.texts import as_string, data_of
 from drainer.changes.vector import Buffer, Ints
 from drainer.ddl.lexer import quoted
 from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.rules import mapped
 from drainer.row.text import NUMBERS
 
 _U64 = np.uint64
@@ -120,7 +121,7 @@ def _set(column_type: ColumnType, texts: Any) -> Any:
     if not is_read_as_names(column_type):
         return _number(column_type, texts)
     bits = {name.encode(): 1 << at for at, name in enumerate(column_type.kind.elems)} | {b"": 0}
-    return _one_by_one(lambda text: sum(bits[name] for name in text.split(b",")), pa.uint64())(column_type, texts)
+    return mapped(texts, lambda text: sum(bits[name] for name in text.split(b",")), pa.uint64())
 
 
 def _decimal(column_type: ColumnType, texts: Any) -> Any:
@@ -175,16 +176,6 @@ def _packed(digits: Any) -> Ints:
     return found
 
 
-def _one_by_one(convert: Callable[[bytes], Any], kind: Any) -> Callable[[ColumnType, Any], Any]:
-    """Convert each distinct text once."""
-
-    def converted(column_type: ColumnType, texts: Any) -> Any:
-        coded = texts.dictionary_encode()
-        return pa.array([convert(text) for text in coded.dictionary.to_pylist()], kind).take(coded.indices)
-
-    return converted
-
-
 def _document(text: bytes) -> bytes:
     return bytes(encode_json(json.loads(text.decode("utf-8", "replace"), parse_int=_json_number)))
 
@@ -208,6 +199,6 @@ _DECODE: Final[dict[TypeClass, Callable[[ColumnType, Any], Any]]] = {
     TypeClass.BYTES: _as_it_is,
     TypeClass.DATE: _moment,
     TypeClass.DATETIME: _moment,
-    TypeClass.TIME: _one_by_one(lambda text: parse_duration(text.decode()), pa.int64()),
-    TypeClass.JSON: _one_by_one(_document, pa.binary()),
+    TypeClass.TIME: lambda _, texts: mapped(texts, lambda text: parse_duration(text.decode()), pa.int64()),
+    TypeClass.JSON: lambda _, texts: mapped(texts, _document, pa.binary()),
 }

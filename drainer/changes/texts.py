@@ -20,6 +20,7 @@ from binlog.tidb.types import Tp
 from drainer.changes.json_texts import json_texts
 from drainer.changes.vector import Words
 from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.rules import mapped
 from drainer.row.text import bit_number, double_text, float_text, set_bits
 
 Octets = npt.NDArray[np.uint8]
@@ -41,19 +42,30 @@ _YMD_MAX: Final = _U64(4_160_000)  # 10000 * 13 << 5
 
 def data_of(column: Any) -> Octets:
     """Return the bytes of a binary or string array's values, one after another."""
-    _, bounds, data = column.buffers()
+    data, offsets = column.buffers()[2], offsets_of(column)
     if data is None:
         return np.zeros(0, np.uint8)
-    offsets = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1]
     found: Octets = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return found
+
+
+def offsets_of(column: Any) -> npt.NDArray[np.int32]:
+    """Return where the values of a binary or string array begin in its buffer, and where the last one ends."""
+    if not len(column):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
 
 
 def fixed_width(chars: Octets, like: Any) -> Any:
     """Return a matrix of characters, one row for each value, as a binary array that is NULL where `like` is."""
     count, width = chars.shape
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
-    found = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(chars.tobytes())])
+    return binary_of(chars.tobytes(), np.arange(count + 1, dtype=np.int32) * np.int32(width), like)
+
+
+def binary_of(data: bytes | bytearray, offsets: npt.NDArray[Any], like: Any) -> Any:
+    """Return the parts of `data` between consecutive offsets as a binary array that is NULL where `like` is."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32, copy=False)), pa.py_buffer(data)]
+    found = pa.Array.from_buffers(pa.binary(), len(like), buffers)
     return pc.if_else(like.is_valid(), found, None) if like.null_count else found
 
 
@@ -99,15 +111,9 @@ def _as_it_is(column_type: ColumnType, column: Any) -> Any:
     return as_binary(column)
 
 
-def _one_by_one(show: Callable[[Any], str]) -> Callable[[Any], Any]:
-    def shown(column: Any) -> Any:
-        return pa.array([None if v is None else show(v).encode() for v in column.to_pylist()], pa.binary())
-
-    return shown
-
-
 def _float(column_type: ColumnType, column: Any) -> Any:
-    return _one_by_one(float_text if column_type.kind.tp is Tp.FLOAT else double_text)(column)
+    show = float_text if column_type.kind.tp is Tp.FLOAT else double_text
+    return as_binary(pa.array([None if v is None else show(v) for v in column.to_pylist()], pa.string()))
 
 
 def _json(column_type: ColumnType, column: Any) -> Any:
@@ -117,17 +123,12 @@ def _json(column_type: ColumnType, column: Any) -> Any:
 def _duration(column_type: ColumnType, column: Any) -> Any:
     """Format times. Usually there are few distinct values, so each is formatted once."""
     fsp = column_type.kind.fsp
-    coded = column.dictionary_encode()
-    shown = _one_by_one(lambda value: duration_text(value, fsp))(coded.dictionary)
-    return shown.take(coded.indices)
+    return mapped(column, lambda value: duration_text(value, fsp).encode(), pa.binary())
 
 
 def _hex(column_type: ColumnType, column: Any) -> Any:
-    shown = _HEX[data_of(column)].tobytes()
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    doubled = ((offsets - offsets[:1]) * 2).astype(np.int32)
-    found = pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(doubled), pa.py_buffer(shown)])
-    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+    offsets = offsets_of(column)
+    return binary_of(_HEX[data_of(column)].tobytes(), (offsets - offsets[0]) * 2, column)
 
 
 def _date(column_type: ColumnType, column: Any) -> Any:

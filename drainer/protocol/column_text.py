@@ -18,6 +18,7 @@ from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.changes.texts import text_of
 from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.rules import mapped
 
 # The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
 _BELOW_MINUTE: Final = np.uint64(30)
@@ -59,12 +60,7 @@ def each(text: Callable[[Any], bytes]) -> Callable[[Any], Any]:
 
 def distinct(text: Callable[[Any], bytes]) -> Callable[[Any], Any]:
     """Return a fragment that calls `text` once for each distinct value of a batch."""
-
-    def run(array: Any) -> Any:
-        encoded = array.dictionary_encode()
-        return each(text)(encoded.dictionary).take(encoded.indices)
-
-    return run
+    return lambda array: mapped(array, text, pa.binary())
 
 
 def utf8(array: Any) -> Any:

@@ -16,14 +16,14 @@ from datetime import tzinfo
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.tidb.json import plain_notation, shortest_digits
 from binlog.tidb.types import Tp
 
 from drainer.changes.json_texts import ESCAPED_REGEX, has_escaped, json_texts
-from drainer.changes.texts import as_binary, data_of, text_of
+from drainer.changes.texts import as_binary, binary_of, data_of, offsets_of, text_of
+from drainer.changes.vector import Ints
 from drainer.protocol.column_text import texts_of, utf8
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import double_text, float_text
@@ -168,7 +168,7 @@ def base64(column: Any) -> Any:
     if len(data) > _SHORT_BYTES_MAX * len(column):
         values = column.to_pylist()
         return pa.array([None if v is None else b2a_base64(v, newline=False) for v in values], pa.binary())
-    lengths = np.diff(_offsets(column))
+    lengths: Ints = np.diff(offsets_of(column)).astype(np.int64)
     rest = lengths % 3
     ends = np.cumsum((lengths + 2) // 3)  # in groups of three bytes, which are four characters
     one_more, two_more = ends[rest != 0], ends[rest == 1]
@@ -181,29 +181,15 @@ def base64(column: Any) -> Any:
     chars = np.frombuffer(text, np.uint8)
     chars[4 * one_more - 1] = ord("=")
     chars[4 * two_more - 2] = ord("=")
-    return _made(column, np.concatenate([[0], 4 * ends]), text)
+    return binary_of(text, np.concatenate([[0], 4 * ends]), column)
 
 
 def latin1_text(column: Any) -> Any:
     """Convert a `binary` array: each byte becomes the character of ISO 8859-1 with its number, escaped for JSON."""
     data = data_of(column)
     text = json_string(data.tobytes().decode("iso-8859-1"))[1:-1].encode()
-    offsets = _offsets(column)
+    offsets = offsets_of(column).astype(np.int64)
+    offsets -= offsets[0]
     sizes = np.add.reduceat(np.append(np.take(_LATIN1_BYTES, data), np.uint8(0)), offsets[:-1], dtype=np.int64)
     sizes[np.diff(offsets) == 0] = 0
-    return _made(column, np.concatenate([[0], np.cumsum(sizes)]), text)
-
-
-def _offsets(column: Any) -> npt.NDArray[np.int64]:
-    """Return the offsets in `data_of(column)` at which the values begin, and the offset at which the last one ends."""
-    if not len(column):
-        return np.zeros(1, np.int64)
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    found: npt.NDArray[np.int64] = offsets.astype(np.int64) - int(offsets[0])
-    return found
-
-
-def _made(column: Any, offsets: npt.NDArray[np.int64], text: bytes | bytearray) -> Any:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
-    found = pa.Array.from_buffers(pa.binary(), len(column), buffers)
-    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+    return binary_of(text, np.concatenate([[0], np.cumsum(sizes)]), column)

@@ -15,7 +15,7 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.fast_path import Cells, FastReader
-from drainer.row.key import key_function
+from drainer.row.key import WITH_FRACTION, key_function
 from drainer.row.layout import Layout, Target, layout_of
 from drainer.row.rules import RowRules
 from drainer.schema.errors import ColumnGoing, UnknownColumn
@@ -233,8 +233,7 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
 
 
 def _fraction(column_type: ColumnType) -> int:
-    has_one = column_type.type_class in (TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME)
-    return max(column_type.kind.decimal, 0) if has_one else 0
+    return max(column_type.kind.decimal, 0) if column_type.type_class in WITH_FRACTION else 0
 
 
 def _collation(column_type: ColumnType) -> str:

@@ -19,6 +19,7 @@ from drainer.schema.merged import SOURCE_ID
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})
 EXACT = frozenset({"binary", "utf8mb4_0900_bin"})
+WITH_FRACTION = frozenset({TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME})
 
 
 class Same(Enum):
@@ -121,7 +122,7 @@ def _same(kind: FieldType) -> Same:
     if type_class is TypeClass.TEXT and kind.collate in PADDED:
         return Same.PADDED
     # A column may get more fraction digits between two rows of one segment; 1.5 and 1.50 are one key.
-    fraction = type_class in (TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME) and kind.decimal != 0
+    fraction = type_class in WITH_FRACTION and kind.decimal != 0
     return Same.TRIMMED if fraction else Same.EXACT
 
 

@@ -90,8 +90,7 @@ def row_hashes(table: Table, column_indexes: Sequence[int], columns: Columns, co
         try:
             texts = hashed_texts(column.column_type, encoded.dictionary, zone).to_pylist()
         except DecodeError as error:
-            what = f"column `{table.schema}`.`{table.name}`.`{column.name}`: {error.what}"
-            raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+            raise error.within(f"column `{table.schema}`.`{table.name}`.`{column.name}`") from None
         hashes = np.array([crc32(text, begin) for text in (b"null", *texts)], np.uint32)
         found ^= hashes[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False) + 1]
     return found

@@ -82,8 +82,7 @@ def cell_of(target: Target, values: Mapping[int, Datum]) -> DecodedValue:
             return target.default
         return target.column_type.decoded_value(values[target.id])
     except DecodeError as err:
-        detail = f"{err.what}: {err.detail}"
-        raise DecodeError(f"column {target.name} (id {target.id})", offset=err.offset, detail=detail) from None
+        raise err.within(f"column {target.name} (id {target.id})") from None
 
 
 @lru_cache(maxsize=2048)
@@ -210,7 +209,7 @@ class Codec:
     def fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
         """Raise the error as one of a row of this table."""
         table = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self.at.table_id}, commit_ts {commit_ts})"
-        raise DecodeError(f"row of {table}: {err.what}", offset=err.offset, detail=err.detail) from None
+        raise err.within(f"row of {table}") from None
 
 
 def shape_of(at: TableAt, layout: Layout) -> TableShape:

@@ -76,8 +76,7 @@ class RelocatedRows:
                 return decode_insert(info, row)[1]
             return decode_delete(info, row) if kind is Kind.DELETE else decode_update(row)[0]
         except DecodeError as err:
-            what = f"row of `{info.name}` (table id {self._table_id}): {err.what}"
-            raise DecodeError(what, offset=err.offset, detail=err.detail) from None
+            raise err.within(f"row of `{info.name}` (table id {self._table_id})") from None
 
     def _tell(self, error: PartitionUnknown) -> None:
         if not self._warned:

@@ -77,8 +77,7 @@ def _check(format_: Format, codec: Codec, cells: Cells, commit_ts: int) -> None:
         try:
             format_.literals(target.column_type, [cell])
         except DecodeError as error:
-            what, detail = f"column {target.name} (id {target.id})", f"{error.what}: {error.detail}"
-            codec.fail(DecodeError(what, offset=error.offset, detail=detail), commit_ts)
+            codec.fail(error.within(f"column {target.name} (id {target.id})"), commit_ts)
 
 
 def check_row(format_: Format, codec: Codec, kind: Kind, old: Cells | None, new: Cells | None, commit_ts: int) -> None:

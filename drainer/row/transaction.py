@@ -52,8 +52,7 @@ def pieces(
     try:
         yield from _Cutter(binlog, found, bytes_max, release).pieces()
     except DecodeError as error:
-        what = f"binlog of commit_ts {found.commit_ts}: {error.what}"
-        raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+        raise error.within(f"binlog of commit_ts {found.commit_ts}") from None
 
 
 def rows_of_tables(binlog: bytes | memoryview, table_ids: Container[int]) -> Iterator[tuple[int, int, int, bytes]]:
@@ -273,8 +272,7 @@ def prewrite_of(found: Scanned) -> mutation.Prewrite:
     try:
         return mutation.parse_prewrite(found.payload[found.at : found.end])
     except DecodeError as err:
-        what = f"binlog of commit_ts {found.commit_ts}: {err.what}"
-        raise DecodeError(what, offset=err.offset, detail=err.detail) from None
+        raise err.within(f"binlog of commit_ts {found.commit_ts}") from None
 
 
 def may_repeat(found: mutation.Mutation) -> bool:

@@ -48,6 +48,10 @@ class DecodeError(BinlogError):
     def __str__(self) -> str:
         return f"{self.what}: {self.detail} at byte {self.offset}"
 
+    def within(self, where: str) -> DecodeError:
+        """Return the error as one of something in `where`."""
+        return DecodeError(f"{where}: {self.what}", offset=self.offset, detail=self.detail)
+
     def __reduce__(self) -> tuple[object, ...]:
         # Spark's workers pickle errors; pickling keyword-only arguments needs this.
         return (_decode_error, (self.what, self.offset, self.detail))

@@ -132,4 +132,4 @@ def _record(kv: KV) -> NodeRecord:
     try:
         return NodeRecord(NodeStatus.from_json(kv.value), kv.mod_revision)
     except DecodeError as error:
-        raise DecodeError(f"{kv.key}: {error.what}", offset=error.offset, detail=error.detail) from error
+        raise error.within(kv.key) from error

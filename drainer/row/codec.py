@@ -99,11 +99,7 @@ def _fast_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) ->
 
 
 class Codec:
-    """Rows of one (table id, schema_version) under one view.
-
-    `insert`, `update` and `delete` return the decoded values of the row b[p:end], in the order of `shape.columns`; of
-    old images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
-    """
+    """Rows of one (table id, schema_version) under one view."""
 
     def __init__(
         self,
@@ -147,26 +143,24 @@ class Codec:
             )
         return found
 
-    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[DecodedValue]:
-        found = self._fast.insert(b, p, end) if self._fast is not None else None
-        return self._read_general(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
-
-    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[DecodedValue], list[DecodedValue]]:
-        """(old, new)."""
-        found = self._fast.update(b, p, end) if self._fast is not None else None
-        return self._read_general(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
-
-    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[DecodedValue]:
-        found = self._fast.delete(b, p, end) if self._fast is not None else None
-        return self._read_general(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
-
     def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
-        """(old, new) of a row of any kind, before rules."""
-        if kind is Kind.INSERT:
-            return None, self.insert(row, 0, len(row), commit_ts)
-        if kind is Kind.UPDATE:
-            return self.update(row, 0, len(row), commit_ts)
-        return self.delete(row, 0, len(row), commit_ts), None
+        """Return the decoded values of a row's old and new image, before rules, in the order of `shape.columns`; of old
+        images only those in `needed`. Raises DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing."""
+        fast, end = self._fast, len(row)
+        if fast is not None:
+            if kind is Kind.UPDATE:
+                both = fast.update(row, 0, end)
+                if both is not None:
+                    return both
+            elif kind is Kind.INSERT:
+                new = fast.insert(row, 0, end)
+                if new is not None:
+                    return None, new
+            else:
+                old = fast.delete(row, 0, end)
+                if old is not None:
+                    return old, None
+        return self._read_general(kind, row, commit_ts)
 
     def change(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Kind, Cells | None, Cells | None] | None:
         """(kind, old, new) of a row as the destination gets it; None if it gets nothing of it."""
@@ -180,7 +174,7 @@ class Codec:
         except DecodeError as error:
             self.fail(error, commit_ts)
 
-    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[DecodedValue], ...]:
+    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
         reader, table_id, version = self._general, self.at.table_id, self._schema_version
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
@@ -199,10 +193,10 @@ class Codec:
 
         try:
             if kind is Kind.INSERT:
-                return (reader.insert(row, check, self._lax),)
+                return None, reader.insert(row, check, self._lax)
             if kind is Kind.UPDATE:
                 return reader.update(row, check, self._lax)
-            return (reader.delete(row, check, self._lax),)
+            return reader.delete(row, check, self._lax), None
         except DecodeError as err:
             self.fail(err, commit_ts)
 

@@ -103,9 +103,9 @@ def test_rows_of_every_clustered_key_are_read_by_both_decoders(
     assert [t.name for t in codec.layout.targets] == [c.name for c in info.columns if not c.is_generated]
     insert = encode_insert(info, new, new_collation=new_collation)
     update, delete = encode_update(info, old, new), encode_delete(info, old)
-    assert codec._read_general(Kind.INSERT, insert, 9) == (expected["new"],)
+    assert codec._read_general(Kind.INSERT, insert, 9) == (None, expected["new"])
     assert codec._read_general(Kind.UPDATE, update, 9) == (expected["old"], expected["new"])
-    assert codec._read_general(Kind.DELETE, delete, 9) == (expected["old"],)
+    assert codec._read_general(Kind.DELETE, delete, 9) == (expected["old"], None)
     for kind, row in ((Kind.INSERT, insert), (Kind.UPDATE, update), (Kind.DELETE, delete)):
         fast, slow = both(codec, kind, row)
         assert fast is None or fast == slow

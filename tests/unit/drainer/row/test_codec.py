@@ -152,7 +152,7 @@ def test_row_cut_at_any_byte_is_refused_with_table_and_commit_ts() -> None:
         if end in whole_columns:
             continue
         with pytest.raises(DecodeError, match=r"`db`.`t` \(table id 100, commit_ts 5\)"):
-            codec.insert(row, 0, end, 5)
+            codec.images(Kind.INSERT, row[:end], 5)
 
 
 def test_handle_wins_over_its_column_repeated_in_row() -> None:
@@ -161,7 +161,7 @@ def test_handle_wins_over_its_column_repeated_in_row() -> None:
     # An integer handle is the column, whatever the row says.
     for told in (5, 6):
         row = encode_value(5) + encode_row({1: told, 2: b"a", 3: b"b"})
-        assert list(codec.insert(row, 0, len(row), 1)) == [5, b"a", b"b"]
+        assert codec.images(Kind.INSERT, row, 1) == (None, [5, b"a", b"b"])
         assert by_general(codec, Kind.INSERT, row) == [5, b"a", b"b"]
 
 
@@ -206,7 +206,7 @@ def test_value_of_wrong_type_is_refused_with_its_column() -> None:
     assert codec is not None
     assert by_fast_path(codec, Kind.INSERT, row) is None
     with pytest.raises(DecodeError, match=r"commit_ts 77.*column dropped \(id 2\)"):
-        codec.insert(row, 0, len(row), 77)
+        codec.images(Kind.INSERT, row, 77)
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])

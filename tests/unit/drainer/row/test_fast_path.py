@@ -33,8 +33,7 @@ def by_fast_path(codec: Codec, kind: Kind, row: bytes) -> object:
 
 def by_general(codec: Codec, kind: Kind, row: bytes) -> object:
     """As `by_fast_path`, by the general decoder: of old images what the codec was asked for."""
-    found = codec._read_general(kind, row, 9)
-    old, new = (None if kind is Kind.INSERT else found[0]), (None if kind is Kind.DELETE else found[-1])
+    old, new = codec._read_general(kind, row, 9)
     shown = [None if old is None else asked(codec, old), None if new is None else list(new)]
     return (shown[0], shown[1]) if kind is Kind.UPDATE else shown[0] or shown[1]
 

@@ -23,6 +23,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.scan import Rows
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.stream_blob import Pieces, ipc_batches, pack_streams, unpack_streams
+from drainer.changes.texts import offsets_of
 from drainer.changes.vector import Ints, Words
 from drainer.row.codec import Codec
 
@@ -56,8 +57,7 @@ class Group:
         found = np.zeros(len(self), np.int64)
         for column in self.columns:
             if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-                offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
-                found += np.diff(offsets)
+                found += np.diff(offsets_of(column))
             else:
                 found += _NUMBER_BYTES
         return found

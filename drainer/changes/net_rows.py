@@ -42,9 +42,7 @@ class Tuples(Sequence[bytes]):
             begin, end, step = at.indices(len(self))
             assert step == 1, "neighbours alone lie behind one another"
             return Tuples(self._data, self._offsets[begin : max(begin, end) + 1])
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        index = at % len(self)
+        index = range(len(self))[at]
         return bytes(self._data[self._offsets[index] : self._offsets[index + 1] - _COMMA])
 
     def lines(self) -> memoryview:
@@ -101,9 +99,7 @@ class NetColumns(Sequence[NetRow]):
             assert step == 1, "neighbours alone are a part of it"
             begin, end = self._begin + begin, self._begin + max(begin, end)
             return NetColumns(self._format, self._identity, self._first, self._rows, self._gone, begin, end)
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self._row(self._begin + at % len(self))
+        return self._row(range(self._begin, self._end)[at])
 
     def __iter__(self) -> Iterator[NetRow]:
         count = len(self)

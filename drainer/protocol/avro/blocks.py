@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.changes.texts import offsets_of
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.protocol.encoded_columns import large_binary
 
@@ -101,8 +102,7 @@ def lengths(array: Any) -> Block:
 
 def byte_lengths(array: Any) -> Ints:
     """Return the length of each value in bytes, 0 for NULL. Arrow allows a NULL to have bytes in the buffer."""
-    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    found = np.diff(offsets).astype(np.int64)
+    found = np.diff(offsets_of(array)).astype(np.int64)
     if array.null_count:
         found[array.is_null().to_numpy(zero_copy_only=False)] = 0
     return found

@@ -54,6 +54,14 @@ def canal_kind(type_code: int) -> str:
 Value = int | float | str | bytes | None
 
 
+def text_or_bytes(data: bytes) -> str | bytes:
+    """Decode text. TiDB's latin1 columns may hold any bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 class Change(StrEnum):
     """What happened to a row. UPSERT: an insert or an update, in protocols that do not distinguish them."""
 

@@ -145,10 +145,6 @@ class TableEncoder(ABC):
         """Return the name and the value of the column at `index`."""
         raise NotImplementedError
 
-    def _keyless(self, changes: RowChanges, messages: Any) -> list[EncodedColumns]:
-        """Return messages without keys."""
-        return [EncodedColumns(null_column(len(changes)), compressed(messages, self._compression), changes.commit_ts)]
-
 
 class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.

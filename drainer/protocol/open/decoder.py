@@ -18,6 +18,7 @@ from drainer.protocol.event import (
     ResolvedEvent,
     RowEvent,
     Value,
+    text_or_bytes,
 )
 from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.open.encoder import ADMIN, DDL, RESOLVED, ROW
@@ -82,18 +83,10 @@ def _string(code: int, flags: int, value: str, base64_text: bool) -> Value:
     is_binary = bool(flags & _BINARY)
     if code in _BLOBS or (code in _STRINGS and base64_text):
         data = b64decode(value, validate=True)
-        return data if is_binary else _text_of(data)
+        return data if is_binary else text_or_bytes(data)
     if code in _STRINGS and is_binary:
         return unquote(value)
     return value
-
-
-def _text_of(data: bytes) -> str | bytes:
-    """Decode text. TiDB's latin1 columns may hold any bytes."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
 
 
 _IMAGES: Final = ("u", "p", "d")

@@ -207,9 +207,7 @@ class OpenTableEncoder(TableEncoder):
         self._quoted = [is_quoted(column.column_type) for column in table.columns]
         self._values = [values_of(column.column_type, options.zone) for column in table.columns]
         self._documents: dict[tuple[str, tuple[int, ...]], Rows] = {}
-        name = f',"tbl":{json_string(table.name)}' if table.name else ""
-        schema = f',"scm":{json_string(table.schema)}' if table.schema else ""
-        self._names = (schema + name).encode()
+        self._names = _names(table.schema, table.name).encode()
         self._row_ids = row_ids(table)
         self._partition_ids = partition_ids(table)
 
@@ -294,6 +292,10 @@ def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
     yield from _pieces(changes.slice(half, rows - half))
 
 
+def _names(schema: str, table: str) -> str:
+    return "".join(f',"{member}":{json_string(name)}' for member, name in (("scm", schema), ("tbl", table)) if name)
+
+
 ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
 
 
@@ -306,11 +308,8 @@ class OpenEncoder(Encoder):
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Encode a DDL. Raises EncodeError if its query is not valid Unicode."""
-        names = "".join(
-            f',"{member}":{json_string(name)}' for member, name in (("scm", ddl.schema), ("tbl", ddl.table)) if name
-        )
         try:
-            key = f'{{"ts":{ddl.commit_ts}{names},"t":{DDL}}}'.encode()
+            key = f'{{"ts":{ddl.commit_ts}{_names(ddl.schema, ddl.table)},"t":{DDL}}}'.encode()
             value = f'{{"q":{json_string(ddl.query)},"t":{ddl.type_code}}}'.encode()
         except UnicodeEncodeError as error:
             raise EncodeError(

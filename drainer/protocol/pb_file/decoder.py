@@ -12,7 +12,7 @@ from binlog.tidb.datum import decode_one
 from google.protobuf.message import DecodeError as ProtobufError
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, ColumnValue, RowEvent, Value
+from drainer.protocol.event import Change, ColumnValue, RowEvent, Value, text_or_bytes
 
 _CHANGES: Final = {pb.Insert: Change.INSERT, pb.Update: Change.UPDATE, pb.Delete: Change.DELETE}
 
@@ -95,7 +95,4 @@ def _text(type_name: str, value: Value) -> Value:
     """Text and binary strings are both bytes in a file; the type says which they are."""
     if not isinstance(value, bytes) or "blob" in type_name or "binary" in type_name:
         return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
+    return text_or_bytes(value)

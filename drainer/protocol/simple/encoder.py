@@ -18,7 +18,7 @@ from drainer.protocol.avro.blocks import Piece, beside, constant, in_union, join
 from drainer.protocol.avro.column import filled, real
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import fragments_of
@@ -81,7 +81,7 @@ class SimpleAvroTable(TableEncoder):
             ],
             rows,
         )
-        return self._keyless(changes, messages)
+        return [EncodedColumns(null_column(rows), compressed(messages, self._compression), changes.commit_ts)]
 
     def _image(self, changes: RowChanges, image: Any, column_indexes: tuple[int, ...]) -> list[Piece]:
         """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""
@@ -92,9 +92,7 @@ class SimpleAvroTable(TableEncoder):
         columns = fragments_of(changes, image, self._values, column_indexes)
         for column_index, pieces in zip(column_indexes, columns, strict=True):
             found += [constant(_string(self._table.columns[column_index].name), rows), *pieces]
-        return (
-            [*found, constant(encode_varint(0), rows)] if column_indexes else [constant(_SOME + encode_varint(0), rows)]
-        )
+        return [*found, constant(encode_varint(0), rows)] if column_indexes else found
 
 
 def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:

@@ -29,7 +29,6 @@ Read: TypeAlias = "Callable[[bytes, int], tuple[DecodedValue, int]]"
 Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
 
 _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
-_CALLED: Final = frozenset({TypeClass.TIME, TypeClass.DECIMAL, TypeClass.FLOAT, TypeClass.JSON})
 _REFUSED: Final = -1
 _ERRORS: Final = (IndexError, ValueError, DecodeError)
 _ROWID: Final = b"\x08\x01\x08"  # its id, and the flag of a whole number
@@ -194,21 +193,8 @@ def _line(stored: Stored, spare: int, is_asked: bool, is_required: bool, key: Co
     refuses_null = is_asked and (stored.not_null or stored.target in key)
     null = b"" if refuses_null else name + b"\0"
     column_index = stored.target if is_asked else spare
-    return (
-        prefix,
-        len(prefix),
-        _how(kind, type_class),
-        column_index,
-        (_reader(kind, type_class), null, len(null), is_required),
-    )
-
-
-def _how(kind: FieldType, type_class: TypeClass) -> int:
-    if type_class in (TypeClass.TEXT, TypeClass.BYTES):
-        return _COMPACT
-    if type_class is TypeClass.INT and is_signed(kind, type_class):
-        return _SIGNED
-    return _CALL if type_class in _CALLED else _UNSIGNED
+    how, read = _reader(kind, type_class)
+    return prefix, len(prefix), how, column_index, (read, null, len(null), is_required)
 
 
 def decimal_prefix(kind: FieldType, type_class: TypeClass) -> bytes:
@@ -218,18 +204,19 @@ def decimal_prefix(kind: FieldType, type_class: TypeClass) -> bytes:
     return bytes((kind.flen, kind.decimal))
 
 
-def _reader(kind: FieldType, type_class: TypeClass) -> Read:
+def _reader(kind: FieldType, type_class: TypeClass) -> tuple[int, Read]:
+    """Return how a payload is read, and the function that reads it."""
     if type_class is TypeClass.INT:
-        return decode_varint if is_signed(kind, type_class) else decode_uvarint
+        return (_SIGNED, decode_varint) if is_signed(kind, type_class) else (_UNSIGNED, decode_uvarint)
     if type_class in (TypeClass.TEXT, TypeClass.BYTES):
-        return decode_compact_bytes
+        return _COMPACT, decode_compact_bytes
     if type_class is TypeClass.TIME:
-        return decode_varint
+        return _CALL, decode_varint
     if type_class is TypeClass.DECIMAL:
-        return _decimal_reader(kind)
+        return _CALL, _decimal_reader(kind)
     if type_class is TypeClass.FLOAT:
-        return _float
-    return _json if type_class is TypeClass.JSON else decode_uvarint
+        return _CALL, _float
+    return (_CALL, _json) if type_class is TypeClass.JSON else (_UNSIGNED, decode_uvarint)
 
 
 def _float(b: bytes, p: int) -> tuple[float, int]:
@@ -262,5 +249,5 @@ def _handle_line(part: HandlePart, spare: int) -> Line:
     if part.type_class is TypeClass.TIME:
         return b"\x07", 1, _CALL, column_index, (_duration, b"", 0, True)
     prefix = bytes((flag_of(part.kind, part.type_class),)) + decimal_prefix(part.kind, part.type_class)
-    read = _reader(part.kind, part.type_class)
-    return prefix, len(prefix), _how(part.kind, part.type_class), column_index, (read, b"", 0, True)
+    how, read = _reader(part.kind, part.type_class)
+    return prefix, len(prefix), how, column_index, (read, b"", 0, True)

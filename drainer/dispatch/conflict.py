@@ -47,6 +47,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.row.key import compared_as, comparison
+from drainer.row.rules import mapped
 
 
 def conflict_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
@@ -127,9 +128,7 @@ def _compared(table: Table, column_indexes: Sequence[int], image: Columns) -> li
     found = []
     for column_index in column_indexes:
         show = _comparable(table.columns[column_index].column_type)
-        encoded = image[column_index].dictionary_encode()
-        shown = [None if value is None else show(value) for value in encoded.dictionary.to_pylist()]
-        found.append(pa.array(shown, pa.binary()).take(encoded.indices))
+        found.append(mapped(image[column_index], show, pa.binary()))
     return found
 
 

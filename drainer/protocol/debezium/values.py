@@ -69,16 +69,12 @@ def value_of(column_type: ColumnType, options: ProtocolOptions) -> Value:
         case TypeClass.BIT:
             return _bit(kind)
         case TypeClass.DATE:
-            return Value(
-                lambda array: _numbers(array, _micros(array) // _DAY_US, kind), "int32", "io.debezium.time.Date"
-            )
+            return Value(_since_1970(_DAY_US, kind), "int32", "io.debezium.time.Date")
         case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
             return Value(lambda array: _zoned(column_type, array), "string", "io.debezium.time.ZonedTimestamp")
         case TypeClass.DATETIME:
             step, semantic = (1, "MicroTimestamp") if kind.decimal > 3 else (1000, "Timestamp")
-            return Value(
-                lambda array: _numbers(array, _micros(array) // step, kind), "int64", f"io.debezium.time.{semantic}"
-            )
+            return Value(_since_1970(step, kind), "int64", f"io.debezium.time.{semantic}")
         case TypeClass.TIME:
             return Value(
                 lambda array: _text(pc.divide(array, pa.scalar(1000, pa.int64()))),
@@ -151,14 +147,18 @@ def _civil(array: Any) -> tuple[npt.NDArray[np.datetime64], Ints, Ints, Ints]:
     return first, month, ymd & 31, ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros
 
 
-def _numbers(array: Any, found: npt.NDArray[np.int64], kind: FieldType) -> Any:
-    """Write numbers as text. A date that does not exist becomes null, or 0 in a column that is NOT NULL."""
-    shown = _text(pa.array(found))
-    absent = np.asarray(array.is_null()) | ~_is_day(array)
-    if absent.any():
-        other = pc.if_else(array.is_null(), None, b"0") if kind.is_not_null else pa.scalar(None, pa.binary())
-        return pc.if_else(pa.array(absent), other, shown)
-    return shown
+def _since_1970(unit_us: int, kind: FieldType) -> Fragment:
+    """Write times as numbers of units. A date that does not exist becomes null, or 0 in a column that is NOT NULL."""
+
+    def run(array: Any) -> Any:
+        shown = _text(pa.array(_micros(array) // unit_us))
+        absent = np.asarray(array.is_null()) | ~_is_day(array)
+        if absent.any():
+            other = pc.if_else(array.is_null(), None, b"0") if kind.is_not_null else pa.scalar(None, pa.binary())
+            return pc.if_else(pa.array(absent), other, shown)
+        return shown
+
+    return run
 
 
 def _is_day(array: Any) -> Mask:

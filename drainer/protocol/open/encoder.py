@@ -29,15 +29,14 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.partition.locate import PartitionUnknown, Values, locator
+from drainer.row.partition.locate import PartitionUnknown, locator
 
 # Where a row is stored upstream, according to the key of its event: its integer handle, and its physical partition.
 
-RowIds = Callable[[Columns], Any]
-PartitionIds = Callable[[Columns], Any]
+Ids = Callable[[Columns], Any]
 
 
-def row_ids(table: Table) -> RowIds | None:
+def row_ids(table: Table) -> Ids | None:
     """Return a function from an image to the handles of its rows, if the integer primary key is the handle. Otherwise
     None: binlogs do not contain the handle."""
     handle = table.info.handle_column
@@ -52,7 +51,7 @@ def row_ids(table: Table) -> RowIds | None:
     return of
 
 
-def partition_ids(table: Table) -> PartitionIds | None:
+def partition_ids(table: Table) -> Ids | None:
     """Return a function from an image to the partition ids of its rows, NULL if the id cannot be computed (see
     drainer.row.partition). None if the table is not partitioned, or if no id can ever be computed."""
     if table.info.partition is None:
@@ -62,18 +61,15 @@ def partition_ids(table: Table) -> PartitionIds | None:
     except PartitionUnknown:
         return None
 
-    def one(values: Values) -> int | None:
-        try:
-            return locate(values)
-        except PartitionUnknown:
-            return None
-
     def of(columns: Columns) -> Any:
         row = _Row(table, columns)
-        found = []
-        for column_index in range(len(columns[0])):
-            row.at = column_index
-            found.append(one(row))
+        found: list[int | None] = []
+        for at in range(len(columns[0])):
+            row.at = at
+            try:
+                found.append(locate(row))
+            except PartitionUnknown:
+                found.append(None)
         return pa.array(found, pa.int64())
 
     return of

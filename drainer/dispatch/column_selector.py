@@ -77,11 +77,9 @@ class Selection:
 
     def of(self, columns: Columns) -> Columns:
         """Return the kept columns, given all columns of the table."""
-        return (
-            columns
-            if self.column_indexes is None
-            else tuple(columns[column_index] for column_index in self.column_indexes)
-        )
+        if self.column_indexes is None:
+            return columns
+        return tuple(columns[column_index] for column_index in self.column_indexes)
 
 
 @dataclass(frozen=True, slots=True)

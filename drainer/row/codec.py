@@ -40,8 +40,7 @@ class GeneralReader:
         self._written = frozenset(s.id for s in layout.stored if s.in_insert)
 
     def insert(self, row: bytes, check: CheckColumn, lax: bool) -> list[DecodedValue]:
-        values = decode_insert(self._layout.at, row)[1]
-        return self._cells(values, check)
+        return self._cells(decode_insert(self._layout.at, row)[1], check)
 
     def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[list[DecodedValue], list[DecodedValue]]:
         old, new = decode_update(row)

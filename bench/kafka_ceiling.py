@@ -157,7 +157,7 @@ def _publish(
     made = segments(publication, number, slots)
     publication = with_ids(publication, made)
     deadline = RetryDeadline(f"writer {number}", _DEADLINE_S)
-    producer = new_producer(section.kafka(), f"{topic}-{number}", publication.batch_bytes)
+    producer = new_producer(section, f"{topic}-{number}", publication.batch_bytes)
     producer.init(topic, deadline)
     count = turn = 0
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.schema.filter import Filter
 from drainer.schema.job_policy import Policy
-from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink
@@ -28,11 +29,17 @@ from tests.support.kept_producers import forget_producers
 ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
 
 
-def sink(settings: dict[str, Any], *, grace_s: float = GRACE_S, behind_s: float = BEHIND_S) -> KafkaSink:
+def sink(settings: dict[str, Any]) -> KafkaSink:
     section = KafkaSection.model_validate({"slots": 3, **settings}, by_alias=True, by_name=False)
     section.check()
-    config = replace(section.kafka(), grace_s=grace_s, behind_s=behind_s)
-    return KafkaSink(config, Publication(section.options(), section.router(), {}, {}))
+    return KafkaSink(section, Publication(section.options(), section.router(), {}, {}))
+
+
+def set_waits(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """`grace_s`: for the end of an open transaction; `behind_s`: for a broker that may lag behind another one."""
+    modules = {"grace_s": "transactions.driver._GRACE_S", "behind_s": "topics.counts._BEHIND_S"}
+    for name, value in seconds.items():
+        monkeypatch.setattr(f"drainer.sink.kafka.{modules[name]}", value)
 
 
 def run(

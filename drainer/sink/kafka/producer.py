@@ -20,7 +20,7 @@ from confluent_kafka import Producer as Client
 from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
-from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.retry import RetryDeadline
 
 # Why partitions cannot be written, from the client library's metadata. Pure.
@@ -378,11 +378,11 @@ class Producer:
 # The producers of a changefeed.
 
 
-def new_producer(config: KafkaConfig, transactional_id: str, batch_bytes: int = 0) -> Producer:
+def new_producer(config: KafkaSection, transactional_id: str, batch_bytes: int = 0) -> Producer:
     """Return a new producer; without transactions it has no transactional id. `batch_bytes`: see Producer."""
     return Producer(
-        {**config.client, **config.producer},
+        config.producer_settings(),
         transactional_id=transactional_id if config.exactly_once else "",
-        transaction_timeout_s=config.transaction_timeout_s,
+        transaction_timeout_s=config.transaction_timeout.total_seconds(),
         batch_bytes=batch_bytes,
     )

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
@@ -42,7 +41,6 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import DestinationError, DestinationRefused, PositionMoved
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import KeylessTables, Publication, TopicTable
 from drainer.sink.kafka.settings.section import KafkaSection
@@ -84,7 +82,7 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Return the sink, not opened yet. Raises ConfigError."""
-    return KafkaSink(to.kafka(), Publication(to.options(), to.router(), {}, {}))
+    return KafkaSink(to, Publication(to.options(), to.router(), {}, {}))
 
 
 class KafkaSink:
@@ -94,12 +92,12 @@ class KafkaSink:
     stored_generated: Final = True
 
     def __init__(
-        self, config: KafkaConfig, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
+        self, config: KafkaSection, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """`publication`: without topics yet."""
-        self.name = f"kafka://{config.address}/{publication.router.default_topic}"
-        self.retry_for_s = config.retry_for_s
-        self.advance_s = config.resolved_s
+        self.name = f"kafka://{config.brokers}/{publication.router.default_topic}"
+        self.retry_for_s = config.retry_for.total_seconds()
+        self.advance_s = config.resolved_interval.total_seconds()
         self._config = config
         self._publication = publication
         self._monotonic = monotonic
@@ -130,7 +128,7 @@ class KafkaSink:
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         if not self._config.control_topic:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
-            self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
+            self._config = self._config.model_copy(update={"control_topic": name[:TOPIC_LENGTH_MAX]})
         self._publication.check_claims()  # otherwise only the first row that is too large would fail
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
         driver = self._driver = Driver(self._config, topics.admin, identity, self._stop)
@@ -232,11 +230,11 @@ class KafkaSink:
         self._move(f"DDL job {job_id}", step.commit_ts, step.job.schema_version, body, lambda: self.job_done(job_id))
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        """Move the position. If the last move was less than `resolved_s` seconds ago, only keep it in memory: the next
+        """Move the position. If the last move was less than `advance_s` seconds ago, only keep it in memory: the next
         transaction writes it."""
         if commit_ts == self.commit_ts:
             return
-        if self._monotonic() - self._moved_s < self._config.resolved_s:
+        if self._monotonic() - self._moved_s < self.advance_s:
             self.commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
             return
         self._take_up_partitions()

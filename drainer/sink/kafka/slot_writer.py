@@ -24,10 +24,10 @@ from drainer.protocol.errors import SchemaIdMissing
 from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
     POSITION_PARTITION,
@@ -69,7 +69,7 @@ class KafkaSlotWriter:
     control topic's partitions just after the driver recorded the intent, () for an intent that was recorded earlier;
     `owner`: the changefeed whose claims count; `claim_id`: that of the driver's claim, at offset `epoch`."""
 
-    config: KafkaConfig
+    config: KafkaSection
     publication: Publication
     epoch: int
     intent: Intent
@@ -79,7 +79,7 @@ class KafkaSlotWriter:
     claim_id: str = ""
 
     def write(self, slot: int, segment: ChangeSegment, retry_for_s: float = math.inf) -> Receipt:
-        deadline = RetryDeadline(f"{self.label}: slot {slot}", min(self.config.retry_for_s, retry_for_s))
+        deadline = RetryDeadline(f"{self.label}: slot {slot}", min(self.config.retry_for.total_seconds(), retry_for_s))
         while True:
             kept = self._taken(slot)
             if kept is not None and self._is_overtaken(kept, slot):
@@ -133,7 +133,9 @@ class KafkaSlotWriter:
         """Abort the transaction and drop the producer. Otherwise read-committed consumers could not read past the
         transaction until transaction-timeout is over."""
         try:
-            producer.abort(RetryDeadline(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
+            producer.abort(
+                RetryDeadline(f"{self.label}: aborting", min(self.config.retry_for.total_seconds(), _ABORT_S))
+            )
         except DestinationError as error:
             _log.info(
                 "a slot's transaction could not be aborted; the next producer with its transactional_id aborts "
@@ -175,10 +177,10 @@ class KafkaSlotWriter:
 
     def _reader(self) -> Reader:
         """Return this process's reader of the control topic."""
-        where = self.config.address, self.config.control_topic
+        where = self.config.brokers, self.config.control_topic
         with _lock:
             if where not in _readers:
-                _readers[where] = Reader(self.config.client, self.config.control_topic)
+                _readers[where] = Reader(self.config.client_settings(), self.config.control_topic)
             return _readers[where]
 
     def _write(self, producer: Producer, slot: int, segment: ChangeSegment, deadline: RetryDeadline) -> Receipt:
@@ -197,7 +199,7 @@ class KafkaSlotWriter:
         return Receipt(slot, segment.change_count, 1, 0)
 
     def _key(self, slot: int) -> _Key:
-        return self.config.address, self.config.control_topic, self.epoch, slot
+        return self.config.brokers, self.config.control_topic, self.epoch, slot
 
     def _taken(self, slot: int) -> _Kept | None:
         """Take the slot's kept producer out of the cache, so that a concurrent attempt in this process opens its

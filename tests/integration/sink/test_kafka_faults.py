@@ -34,7 +34,7 @@ from tests.integration.sink.test_kafka_takeover import (
     segment,
 )
 from tests.support.kafka import Broker, running_kafka
-from tests.support.kafka_case import seen
+from tests.support.kafka_case import seen, set_waits
 from tests.support.kafka_cluster import Cluster, running_cluster
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.servers import wait_until
@@ -268,7 +268,7 @@ def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
 ) -> None:
     """Its driver died behind it. When it is aborted everywhere by that command, its rows are written again."""
     topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
-    with world(cluster, topic, control_topic=control, grace_s=1.0) as made:
+    with world(cluster, topic, control_topic=control) as made:
         old = made.opened()
         old.apply(segment(0, 10, 1), 1)
         leaderless = Leaderless(cluster, [topic, control], *points)
@@ -286,6 +286,7 @@ def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
             else:
                 old.apply(segment(10, 60, *range(2, 14)), 1)
         monkeypatch.undo()
+        set_waits(monkeypatch, grace_s=1.0)
         reason = (
             rf"a transaction is open at offset (\d+) of {control}-(\d).*kafka-transactions.sh --bootstrap-server "
             rf"{cluster.address} abort --topic {control} --partition \2 --start-offset \1`"

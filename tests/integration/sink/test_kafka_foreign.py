@@ -15,6 +15,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, distributed, segment
 from tests.support.kafka import Broker
+from tests.support.kafka_case import set_waits
 from tests.support.row_case import BEGIN_TS
 from tests.support.servers import wait_until
 
@@ -24,8 +25,9 @@ ANSWER_S = 120
 
 
 @pytest.fixture
-def world(kafka: Broker) -> Iterator[World]:
-    made = World(kafka, grace_s=0.5)
+def world(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    set_waits(monkeypatch, grace_s=0.5)
+    made = World(kafka)
     yield made
     made.close()
 
@@ -86,7 +88,7 @@ def test_program_using_drainers_transactional_id_is_aborted(world: World) -> Non
     destination = world.opened()
     config = destination._opened()[0]._config
     distributed(destination, 0, 30, *KEYS)
-    used = {config.driver_id: [world.topic, config.control_topic], config.slot_id(1): [world.topic]}
+    used = {f"{config.control_topic}-driver": [world.topic, config.control_topic], config.slot_id(1): [world.topic]}
     for number, (id_, topics) in enumerate(used.items()):
         after = 30 * (number + 1)
         other = in_transaction(world, id_, *topics)
@@ -98,11 +100,14 @@ def test_program_using_drainers_transactional_id_is_aborted(world: World) -> Non
     assert world.resolved() == {90}
 
 
-def test_message_time_refused_by_brokers_is_reported_with_remedy(pausable_kafka: Broker) -> None:
+def test_message_time_refused_by_brokers_is_reported_with_remedy(
+    pausable_kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No message counts whose time was refused, and none is lost once clocks agree again. The rows arrive two seconds
     after they were sent. (Of a batch with several such messages the library says INVALID_RECORD. A limit of
     milliseconds can refuse the broker's own marker at the end of a transaction, which then stays open.)"""
-    with closing(World(pausable_kafka, grace_s=0.5)) as world:
+    set_waits(monkeypatch, grace_s=0.5)
+    with closing(World(pausable_kafka)) as world:
         _refuse_message_time(world)
 
 

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ from drainer.sink.base import FirstStart, Identity, Intent
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions import driver as driver_module
@@ -48,17 +48,8 @@ KEYS = tuple(range(1, 13))
 class World:
     """One topic, its control topic, and sinks on them."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        topic: str = "",
-        *,
-        grace_s: float = GRACE_S,
-        behind_s: float = BEHIND_S,
-        **more: Any,
-    ) -> None:
+    def __init__(self, broker: Broker, topic: str = "", **more: Any) -> None:
         self.broker = broker
-        self._waits = {"grace_s": grace_s, "behind_s": behind_s}
         self.topic = topic or broker.topic(3)
         self._more = {name.replace("_", "-"): value for name, value in more.items()}
         self._sinks: list[KafkaSink] = []
@@ -74,7 +65,7 @@ class World:
             **self._more,
             **{name.replace("_", "-"): value for name, value in more.items()},
         }
-        made = kafka_case.sink(given, **self._waits)
+        made = kafka_case.sink(given)
         self._sinks.append(made)
         return made
 
@@ -108,8 +99,9 @@ class World:
 
 
 @pytest.fixture
-def world(kafka: Broker) -> Iterator[World]:
-    made = World(kafka, behind_s=0.2)  # there is no other broker
+def world(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    kafka_case.set_waits(monkeypatch, behind_s=0.2)  # there is no other broker
+    made = World(kafka)
     yield made
     made.close()
 
@@ -458,7 +450,7 @@ def test_broker_that_stays_unreachable_is_reported_and_retries_end(world: World)
     patient = World(world.broker).opened()
     world.broker.kill()
     driver, topics = destination._opened()  # impatient from now on: a start may take longer than that
-    driver._config = replace(driver._config, retry_for_s=1.0)
+    driver._config = driver._config.model_copy(update={"retry_for": timedelta(seconds=1)})
     topics.admin._retry_for_s = 1.0
     with pytest.raises(DestinationDown, match="gave up after"):
         destination.apply(segment(0, 10, 1), 1)

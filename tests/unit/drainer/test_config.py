@@ -355,7 +355,7 @@ def test_original_drainers_kafka_file_is_accepted_with_its_protocol(tmp_path: Pa
     to = config.syncer.to
     assert isinstance(to, KafkaSection)
     assert (to.addresses, to.topic, to.kafka_client_id) == (("k1:9092", "k2:9092"), "7_obinlog", "tidb_binlog")
-    assert (to.options().protocol, to.kafka().partition_num) == ("secondary-binlog", 1)
+    assert (to.options().protocol, to.partition_num) == ("secondary-binlog", 1)
     assert list(given_without_effect(config)) == ["syncer.to.kafka-version"]
     ours = loaded(tmp_path, KAFKA.replace("kafka-client-id", 'protocol = "avro"\npartition-num = 3\nkafka-client-id'))
     assert isinstance(ours.syncer.to, KafkaSection)

@@ -160,7 +160,9 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         json_schema_extra=_IN_KAFKA_CONFIG,
     )
     client: dict[str, str] = Field(
-        default_factory=dict, description="further settings of the client library (librdkafka), as name = value"
+        default_factory=dict,
+        repr=False,
+        description="further settings of the client library (librdkafka), as name = value",
     )
     security: KafkaSecuritySection = Field(default_factory=lambda: KafkaSecuritySection.model_validate({}))
 
@@ -176,6 +178,11 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
 
     def address(self) -> str:
         return f"kafka:{','.join(sorted(self.addresses))}/{self.topic}"
+
+    @property
+    def brokers(self) -> str:
+        """Return the addresses as they were given, for texts."""
+        return ",".join(self.addresses)
 
     def check(self) -> None:
         if not self.addresses:
@@ -196,7 +203,7 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
             raise ConfigError(f"syncer.to.client: {', '.join(taken)} cannot be set: exactly-once apply depends on it")
         self.security.check()
 
-    def client_settings(self, client_id: str) -> dict[str, str]:
+    def client_settings(self, client_id: str = "tidb-binlog-drainer") -> dict[str, str]:
         """Return the settings that producers, consumers and the admin client share, under the client library's
         names."""
         answer = max(self.read_timeout, self.write_timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
@@ -16,7 +16,6 @@ from drainer.dispatch.rules import DispatchRule, Method, Router, checked_topic
 from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
 from drainer.protocol.registry import check as check_options
-from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationCheck
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
     INT16_MAX,
@@ -33,6 +32,8 @@ from drainer.sink.kafka.settings.ticdc_settings import in_ticdc_table
 
 _S = timedelta(seconds=1)
 _IN_KAFKA_CONFIG = in_ticdc_table(KAFKA_CONFIG)
+PartitionChange = Literal["stop", "take-up"]
+ReplicationCheck = Literal["warn", "stop"]
 
 
 class OldValueSection(Section):
@@ -214,26 +215,13 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             given["output_old_value"] = False
         return ProtocolOptions(protocol=self.protocol, **given)
 
-    def kafka(self) -> KafkaConfig:
-        registry = self.options().schema_registry
-        producer: dict[str, str] = {"compression.type": self.compression}
+    def producer_settings(self) -> dict[str, str]:
+        """Return the settings of producers, under the client library's names."""
+        found = {**self.client_settings(), "compression.type": self.compression}
         if self.required_acks != -1:
-            producer |= {"acks": str(self.required_acks), "enable.idempotence": "false"}
-        return KafkaConfig(
-            client=self.client_settings("tidb-binlog-drainer"),
-            address=",".join(self.addresses),
-            control_topic=self.control_topic,
-            producer=producer,
-            slots=self.slots,
-            exactly_once=self.exactly_once,
-            transaction_timeout_s=self.transaction_timeout / _S,
-            retry_for_s=self.retry_for / _S,
-            resolved_s=self.resolved_interval / _S,
-            auto_create_topic=self.auto_create_topic,
-            partition_num=self.partition_num,
-            replication_factor=self.replication_factor,
-            replication_check=self.replication_check,
-            partition_change=self.partition_change,
-            poll_s=self.partition_check_interval / _S,
-            registry=self.registry.access(registry) if registry else None,
-        )
+            found |= {"acks": str(self.required_acks), "enable.idempotence": "false"}
+        return found
+
+    def slot_id(self, slot: int) -> str:
+        """Return the transactional id of a slot's producers."""
+        return f"{self.control_topic}-{slot}"

@@ -19,9 +19,9 @@ from binlog.runtime.log import get_logger
 from drainer.dispatch.dispatcher import SLOTTING_VERSION, PartitionSlotting
 from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.errors import DestinationError, DestinationRefused, Fenced
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.topics.admin import PARTITIONS_DEFAULT, Topics
 from drainer.sink.kafka.topics.replicas import check_existing, check_new
 from drainer.sink.kafka.transactions.control_records import COUNTS_NOTE
@@ -32,6 +32,7 @@ _log = get_logger(__name__)
 # The max.message.bytes assumed for a topic that was deleted; `poll` reports the deletion.
 LIMIT_DEFAULT: Final = 1 << 20
 _ASK_AGAIN_S: Final = 0.2
+_BEHIND_S: Final = 3.0  # that a broker may lag behind another one
 _GENERATION: Final = "partition_changes"
 _IDS: Final = "topic_ids"
 _SENT: Final = "sent_ts"  # without transactions: the commit_ts up to which rows may have been sent
@@ -52,8 +53,9 @@ class PartitionCountChange:
 class TopicCounts:
     """Keep the numbers of partitions, ids and schema ids of the topics in use. Empty until `begin`."""
 
-    def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
-        self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
+    def __init__(self, config: KafkaSection, publication: Publication, stop: threading.Event) -> None:
+        retry_for_s = config.retry_for.total_seconds()
+        self.admin = Topics(config.client_settings(), config.brokers, retry_for_s, stop)
         self.stops_at_changes = config.partition_change == "stop"
         self._config = config
         self._stop = stop
@@ -64,11 +66,9 @@ class TopicCounts:
         self._sent_ts = 0
         self._polled_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
-        self._registry = (
-            SchemaRegistry(config.registry, wait_s=config.retry_for_s, stop=stop)
-            if config.registry is not None
-            else None
-        )
+        url = publication.options.schema_registry
+        access = config.registry.access(url) if url else None
+        self._registry = SchemaRegistry(access, wait_s=retry_for_s, stop=stop) if access is not None else None
         self._prepared: set[tuple[str, tuple[object, ...]]] = set()  # topic and key of a table
 
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
@@ -218,9 +218,9 @@ class TopicCounts:
 
     def poll(self, *, now: bool = False) -> list[PartitionCountChange]:
         """Return the topics that have another number of partitions than is recorded, or that were deleted and created
-        again. Brokers are queried at most every `poll_s` seconds, unless `now`. Raises DestinationRefused for a deleted
-        topic, and for any change if the configuration says to stop."""
-        if not now and time.monotonic() - self._polled_s < self._config.poll_s:
+        again. Brokers are queried at most every `partition-check-interval`, unless `now`. Raises DestinationRefused for
+        a deleted topic, and for any change if the configuration says to stop."""
+        if not now and time.monotonic() - self._polled_s < self._config.partition_check_interval.total_seconds():
             return []
         self._polled_s = time.monotonic()
         there = self._there()
@@ -245,9 +245,9 @@ class TopicCounts:
 
     def _there(self) -> dict[str, int]:
         """Return the number of partitions of every topic. A broker that lags does not show topics and partitions that
-        another one created a moment ago, so missing ones are queried again, for `behind_s` seconds, before they count
+        another one created a moment ago, so missing ones are queried again, for _BEHIND_S seconds, before they count
         as deleted."""
-        end_s = time.monotonic() + self._config.behind_s
+        end_s = time.monotonic() + _BEHIND_S
         while True:
             there = self.admin.counts()
             missing = any(there.get(topic, 0) < count for topic, count in self.publication.counts.items())

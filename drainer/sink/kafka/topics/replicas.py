@@ -17,7 +17,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.topics.admin import Topics
 
 _NAMED_MAX: Final = 20  # the most topics that a line of the log names
@@ -28,10 +28,10 @@ _CHANGE_IT: Final = (
 _log = get_logger(__name__)
 
 
-def check_new(topics: Topics, name: str, config: KafkaConfig) -> None:
+def check_new(topics: Topics, name: str, config: KafkaSection) -> None:
     """Before a topic is created with `replication-factor`. Raises DestinationRefused."""
     factor = config.replication_factor
-    if not config.acks_all:
+    if config.required_acks != -1:
         return
     if config.replication_check == "stop" and factor < 2:
         raise DestinationRefused(
@@ -63,10 +63,10 @@ def check_new(topics: Topics, name: str, config: KafkaConfig) -> None:
         )
 
 
-def check_existing(topics: Topics, names: Iterable[str], config: KafkaConfig) -> None:
+def check_existing(topics: Topics, names: Iterable[str], config: KafkaSection) -> None:
     """Raises DestinationRefused."""
     checked = sorted(set(names))
-    if not config.acks_all or not checked:
+    if config.required_acks != -1 or not checked:
         return
     replicas, min_insync = topics.replicas(), topics.settings(checked, "min.insync.replicas")
     alone = []
@@ -87,7 +87,7 @@ def check_existing(topics: Topics, names: Iterable[str], config: KafkaConfig) ->
         _report(alone, config)
 
 
-def _report(alone: Sequence[str], config: KafkaConfig) -> None:
+def _report(alone: Sequence[str], config: KafkaSection) -> None:
     """`alone`: topics whose messages one broker alone may acknowledge, and why."""
     if config.replication_check == "stop":
         more = f", and {len(alone) - 1} more topics" if len(alone) > 1 else ""
@@ -104,7 +104,7 @@ def _report(alone: Sequence[str], config: KafkaConfig) -> None:
     )
 
 
-def _lost(config: KafkaConfig) -> str:
+def _lost(config: KafkaSection) -> str:
     """Return what such a topic cannot promise."""
     lost = "what it alone has acknowledged is lost with its disk"
     if not config.exactly_once:

@@ -24,9 +24,9 @@ from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent, TableLoad
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 from drainer.sink.retry import RetryDeadline
 
@@ -267,7 +267,7 @@ def _foreign(label: str, why: str) -> DestinationRefused:
 class Claims:
     """Writes the claim of one driver and checks it against the claims of others. Call `take` before other methods."""
 
-    def __init__(self, config: KafkaConfig, identity: Identity, reader: Reader, label: str) -> None:
+    def __init__(self, config: KafkaSection, identity: Identity, reader: Reader, label: str) -> None:
         """`reader`: of the control topic; `label`: begins the text of errors."""
         self.owner: Owner = identity.cluster_id, identity.changefeed
         self._config = config
@@ -339,7 +339,7 @@ class Claims:
         `required-acks` is: the claim is read again at once. One that is sent twice counts where it is the last time."""
         acknowledged = {"acks": "-1", "enable.idempotence": "true"}
         while True:
-            producer = Producer({**self._config.client, **self._config.producer, **acknowledged})
+            producer = Producer(self._config.producer_settings() | acknowledged)
             claim = Message(claim_key(owner), value, 0, 0)
             try:
                 producer.init(self._config.control_topic, deadline)

@@ -28,10 +28,10 @@ from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, open_transactions_text
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.topics.admin import CONTROL_TOPIC, Topics
 from drainer.sink.kafka.topics.replicas import check_existing, check_new
 from drainer.sink.kafka.transactions.control_records import (
@@ -47,6 +47,9 @@ from drainer.sink.position import Stored
 from drainer.sink.retry import RetryDeadline
 
 _INIT_AT_ONCE: Final = 8
+# A transaction that stays open for longer after its end was ordered is reported. Brokers that have just started write
+# markers some seconds late.
+_GRACE_S: Final = 10.0
 
 _log = get_logger(__name__)
 
@@ -86,13 +89,13 @@ class Driver:
     """Hold the changefeed's claim and the driver's producer. Unusable until `start`, which sets `epoch` and `slots`.
     `batch_bytes`: see Producer; the next new producer uses it."""
 
-    def __init__(self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event) -> None:
+    def __init__(self, config: KafkaSection, topics: Topics, identity: Identity, stop: threading.Event) -> None:
         self._config = config
         self._topics = topics
         self._identity = identity
         self._stop = stop
-        self.label = label_of(identity, f"topic {config.control_topic} of {config.address}")
-        self._reader = Reader(config.client, config.control_topic)
+        self.label = label_of(identity, f"topic {config.control_topic} of {config.brokers}")
+        self._reader = Reader(config.client_settings(), config.control_topic)
         self._producer: Producer | None = None
         self.document = Document()  # the committed state; callers must not change it
         self._claims = Claims(config, identity, self._reader, self.label)
@@ -108,7 +111,7 @@ class Driver:
         return self._claims.owner, self._claims.id
 
     def deadline(self, what: str) -> RetryDeadline:
-        return RetryDeadline(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
+        return RetryDeadline(f"{self.label}: {what}", self._config.retry_for.total_seconds(), self._stop)
 
     def start(self, create: Callable[[], Document]) -> bool:
         """Take the changefeed over. Return True if no position existed; `create` then returns the first one.
@@ -175,11 +178,11 @@ class Driver:
         command that ends the transaction if it stays open for retry-for."""
         deadline = self.deadline("waiting for the end of an open transaction")
         while True:
-            ends, open_at = self._topics.settled(topic_partitions, self._config.grace_s)
+            ends, open_at = self._topics.settled(topic_partitions, _GRACE_S)
             if not open_at:
                 deadline.over()
                 return ends
-            deadline.failed(DestinationDown(open_transactions_text(open_at, self._config.address)))
+            deadline.failed(DestinationDown(open_transactions_text(open_at, self._config.brokers)))
 
     def _control(self) -> list[KafkaPartition]:
         """Return the partitions of the control topic."""
@@ -190,7 +193,7 @@ class Driver:
         newest claim is still ours. Raises ProducerLost, Fenced, PositionMoved."""
         if self._producer is None:
             self._position_end = -1
-            producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
+            producer = new_producer(self._config, f"{self._config.control_topic}-driver", self.batch_bytes)
             try:
                 producer.init(self._config.control_topic, deadline)
                 crash_point("kafka.initialised")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from drainer.sink.base import Identity, Intent, TableLoad
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.transactions import control_records
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
@@ -243,7 +243,7 @@ def test_claim_in_recreated_control_topic_fences_driver(after: bool) -> None:
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_driver_knows_its_claim_by_its_id(is_ours: bool) -> None:
     log, identity = Log(), Identity(7, "main", "d")
-    driver = Claims(KafkaConfig({}, "k1:9092", "control"), identity, cast(Reader, None), "x")
+    driver = Claims(KafkaSection(control_topic="control"), identity, cast(Reader, None), "x")
     driver._epoch = log.append(claim_key(driver.owner), claim_value(identity, driver.id if is_ours else "theirs"))
     with contextlib.nullcontext() if is_ours else pytest.raises(Fenced, match="the control topic was created again"):
         driver.check(log.records)

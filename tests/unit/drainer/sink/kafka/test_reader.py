@@ -26,8 +26,10 @@ class Ends:
         pass
 
 
-def reader(monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: Sequence[int]) -> Reader:
-    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: Ends(stable if committed else written))
+def reader(
+    monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: Sequence[int], made: type[Ends] = Ends
+) -> Reader:
+    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: made(stable if committed else written))
     return Reader({"bootstrap.servers": "k1:9092"}, "control")
 
 
@@ -66,8 +68,7 @@ def test_leader_is_known_before_beginning_of_partition_is_asked_for(monkeypatch:
             said = {"error": None, "offset": 8, "key": b"k", "value": b"v"}
             return SimpleNamespace(**{name: lambda value=value: value for name, value in said.items()})
 
-    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: Beginning([9, 9]))
-    found = Reader({"bootstrap.servers": "k1:9092"}, "control")
+    found = reader(monkeypatch, written=[9, 9], stable=[], made=Beginning)
     for begin in (0, 5):
         assert [one.offset for one in found.everything(0, RetryDeadline("read", 0.0), begin=begin)] == [8]
     assert asked == ["control", str(OFFSET_BEGINNING), "5"]

@@ -168,8 +168,8 @@ def test_registry_section_passes_tls_files_and_bearer_token(tmp_path: Path) -> N
         def access(registry: dict[str, Any]) -> RegistryAccess:
             section = KafkaSection.model_validate({**given, "registry": registry}, by_alias=True, by_name=False)
             section.check()
-            found = section.kafka().registry
-            assert found is not None and "s3cret" not in repr(section) + repr(found)
+            found = section.registry.access(section.schema_registry)
+            assert "s3cret" not in repr(section) + repr(found)
             return found
 
         SchemaRegistry(access(settings)).check()

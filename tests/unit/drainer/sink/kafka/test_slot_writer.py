@@ -14,17 +14,17 @@ from drainer.protocol.errors import EncodeError, SchemaIdMissing
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationDown, Fenced
 from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Outgoing
 from drainer.sink.kafka.reader import Record
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions.control_records import claim_key, claim_value
 from drainer.sink.retry import RetryDeadline
 from tests.support.kept_producers import forget_producers
 
 CLAIM_ID = "ours"
-CONFIG = KafkaConfig({}, "k1:9092", "control")
+CONFIG = KafkaSection(addresses=("k1:9092",), control_topic="control")
 INTENT = Intent(10, 60, 2, 100, 1, "")
 NO_CHANGES = ChangeSegment(10, 60, (), 0, 0)
 
@@ -149,7 +149,7 @@ def test_mark_without_transactions_is_sent_after_rows_are_acknowledged(
     log: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sending, "tells_flushes", True)
-    replace(writer(), config=replace(CONFIG, exactly_once=False)).write(0, NO_CHANGES)
+    replace(writer(), config=CONFIG.model_copy(update={"exactly_once": False})).write(0, NO_CHANGES)
     assert [what for what in log if what[0] in ("send", "flush")] == [
         ("send", ("t", 0)), ("flush", None), ("send", ("control", 1)), ("flush", None),
     ]  # fmt: skip

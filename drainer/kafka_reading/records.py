@@ -13,13 +13,15 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from binlog.topic.kafka import KafkaPartition as KafkaPartition
+from binlog.topic.kafka import PartitionReader
+from binlog.topic.kafka import Record as Record
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import TopicMetadata
 
 from drainer.protocol.avro.decoder import AvroDecoder
@@ -30,7 +32,6 @@ from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import access_of
 
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
-_AT_A_TIME: Final = 1000
 _METADATA_S: Final = 30.0
 _ONE_ANSWER_S: Final = 5.0
 _ASK_S: Final = 10.0  # between two questions for new topics and partitions
@@ -48,23 +49,6 @@ class ReadError(BinlogError):
 
 class ReadStopped(ReadError):
     """The reader was stopped before it could begin."""
-
-
-class KafkaPartition(NamedTuple):
-    """One partition."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]"
-
-
-class Record(NamedTuple):
-    topic_partition: KafkaPartition
-    offset: int
-    key: bytes | None
-    value: bytes | None
 
 
 def partitions_in(directory: Path) -> dict[KafkaPartition, Path]:
@@ -111,17 +95,7 @@ class _Said(logging.Handler):
         self.last = text
 
 
-def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
-    """Raises ConfigError for settings that the client library refuses."""
-    try:
-        logger = logging.Logger("kafka")
-        logger.addHandler(said)
-        return Consumer(dict(settings), logger=logger)
-    except KafkaException as error:
-        raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
-
-
-class TopicReader:
+class TopicReader(PartitionReader):
     """Read records from brokers. `partitions`: the number of partitions of each topic. Belongs to no consumer group,
     and commits no offsets."""
 
@@ -145,20 +119,13 @@ class TopicReader:
         self._said = _Said()
         self._is_stopped = is_stopped
         self._brokers = client.get("bootstrap.servers", "")
-        self._consumer = _consumer(
-            {
-                **client,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",  # deleted records are an error, and not skipped
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed" if committed else "read_uncommitted",
-            },
-            self._said,
-        )
+        logger = logging.Logger("kafka")
+        logger.addHandler(self._said)
+        try:
+            super().__init__(client, "unused", committed=committed, logger=logger)
+        except KafkaException as error:
+            raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
         self.known: set[KafkaPartition] = set()
-        self._ended: dict[KafkaPartition, int] = {}  # the offset after the end that was reached
         self._topics = topics
         self._ask_again_s = time.monotonic() + _ASK_S
         try:
@@ -169,7 +136,7 @@ class TopicReader:
 
     def _found(self) -> dict[str, int]:
         try:
-            known = self._answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
+            known = self._answered(lambda wait_s: self.client.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
             reason = (
                 self._said.last or f"{error.args[0].str()}; is it a broker's port, and does that want TLS or a user?"
@@ -198,7 +165,7 @@ class TopicReader:
             try:
                 return ask(min(_ONE_ANSWER_S, max(end_s - time.monotonic(), 0.1)))
             except KafkaException:
-                self._consumer.poll(0.0)  # the library reports reasons only when it is polled
+                self.client.poll(0.0)  # the library reports reasons only when it is polled
                 if self._is_stopped():
                     raise ReadStopped(f"stopped before the brokers at {self._brokers} had answered") from None
                 if time.monotonic() + _PAUSE_S > end_s:
@@ -211,13 +178,10 @@ class TopicReader:
 
     def ends(self, topic_partition: KafkaPartition) -> tuple[int, int]:
         """Return a partition's first offset, and the one after its last. Raises ReadError."""
-
-        def ends_of(of: TopicPartition, wait_s: float) -> tuple[int, int]:
-            ends: tuple[int, int] = self._consumer.get_watermark_offsets(of, timeout=wait_s)
-            return ends
-
+        of = TopicPartition(*topic_partition)
         try:
-            return self._answered(partial(ends_of, TopicPartition(*topic_partition)))
+            low, end = self._answered(lambda wait_s: self.client.get_watermark_offsets(of, timeout=wait_s))
+            return low, end
         except KafkaException as error:
             raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
 
@@ -242,50 +206,36 @@ class TopicReader:
         """Return the first record at or after an offset, None if there is none before the partition's end. The
         partition must not have been begun. Raises ReadError."""
         end_s = time.monotonic() + _METADATA_S
-        place = TopicPartition(*topic_partition, offset)
-        self._consumer.incremental_assign([place])
+        super().begin({topic_partition: offset})
         try:
             while time.monotonic() < end_s:
-                message = self._consumer.poll(_PAUSE_S)
-                if message is None:
-                    if self._is_stopped():
-                        raise ReadStopped(f"stopped before {topic_partition} was read")
-                    continue
-                error, found = message.error(), message.offset()
-                if error is None:
-                    return Record(topic_partition, found, message.key(), message.value())
-                if error.code() == KafkaError._PARTITION_EOF:
-                    return None
-                if not error.retriable():
-                    raise ReadError(f"{topic_partition} offset {offset}: {error.str()}")
+                found = self.poll(_PAUSE_S, 1)
+                if found or self.ended.pop(topic_partition, None) is not None:
+                    return found[0] if found else None
+                if self._is_stopped():
+                    raise ReadStopped(f"stopped before {topic_partition} was read")
             raise ReadError(f"{topic_partition} offset {offset}: the brokers do not answer: {self._said.last}")
         finally:
-            self._consumer.incremental_unassign([place])
+            self.client.incremental_unassign([TopicPartition(*topic_partition)])
 
     def topic_partitions(self) -> list[KafkaPartition]:
         """Return every partition."""
         return [KafkaPartition(topic, number) for topic, count in self.partitions.items() for number in range(count)]
 
     def begin(self, offsets: Mapping[KafkaPartition, int | None]) -> None:
-        """Also read these partitions, from these offsets; None: from the first record that is there. An offset whose
-        record was deleted is an error of `poll`."""
-        wanted = [
-            TopicPartition(*topic_partition, OFFSET_BEGINNING if offset is None else offset)
-            for topic_partition, offset in sorted(offsets.items())
-        ]
-        self._consumer.incremental_assign(wanted)
+        super().begin(offsets)
         self.known |= offsets.keys()
 
     def at_end(self, held: Set[KafkaPartition] = frozenset()) -> bool:
         """Return whether every partition but those `held` was read to the end that it had when it was read."""
-        return self._ended.keys() | held >= self.known
+        return self.ended.keys() | held >= self.known
 
     def hold(self, topic_partitions: Iterable[KafkaPartition]) -> None:
         """Pause these partitions: `poll` returns no records of them until they are released."""
-        self._consumer.pause([TopicPartition(*one) for one in topic_partitions])
+        self.client.pause([TopicPartition(*one) for one in topic_partitions])
 
     def release(self, topic_partitions: Iterable[KafkaPartition]) -> None:
-        self._consumer.resume([TopicPartition(*one) for one in topic_partitions])
+        self.client.resume([TopicPartition(*one) for one in topic_partitions])
 
     def added(self) -> list[KafkaPartition]:
         """Return the partitions, also of new topics, that brokers have got since they were last asked. They are asked
@@ -295,29 +245,15 @@ class TopicReader:
         self._ask_again_s = time.monotonic() + _ASK_S
         before = set(self.topic_partitions())
         with contextlib.suppress(KafkaException, ReadError):  # `poll` reports what is wrong
-            self.partitions |= self._matching(self._consumer.list_topics(timeout=_ONE_ANSWER_S).topics)
+            self.partitions |= self._matching(self.client.list_topics(timeout=_ONE_ANSWER_S).topics)
         return [one for one in self.topic_partitions() if one not in before]
 
     def end(self, topic_partition: KafkaPartition) -> int | None:
         """Return the offset after the end of a partition that was read to its end, otherwise None."""
-        return self._ended.get(topic_partition)
+        return self.ended.get(topic_partition)
 
-    def poll(self, timeout_s: float, records_max: int = _AT_A_TIME) -> list[Record]:
-        """Return the next records, of several partitions mixed: those that have come when the first one has, or none
-        after the timeout. Raises ReadError."""
-        found, first = [], self._consumer.poll(timeout_s)  # `consume` alone waits until all `records_max` have come
-        more = [] if first is None else self._consumer.consume(records_max - 1, timeout=0)
-        for message in more if first is None else [first, *more]:
-            error, number = message.error(), message.partition()
-            topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
-            if error is None:
-                self._ended.pop(topic_partition, None)
-                found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._ended[topic_partition] = message.offset() or 0
-            elif not error.retriable():
-                raise ReadError(f"{topic_partition}: {error.str()}")
-        return found
+    def refused(self, topic_partition: KafkaPartition, error: KafkaError) -> Exception:
+        return ReadError(f"{topic_partition}: {error.str()}")
 
     def records(self) -> Iterator[Record]:
         """Yield all records, of each partition up to the end that it has when the reader reaches it. Raises
@@ -326,13 +262,10 @@ class TopicReader:
         done: set[KafkaPartition] = set()
         while done < self.known:
             yield from [record for record in self.poll(1.0) if record.topic_partition not in done]
-            ended = self._ended.keys() - done
+            ended = self.ended.keys() - done
             if ended:
-                self._consumer.pause([TopicPartition(*topic_partition) for topic_partition in ended])
+                self.client.pause([TopicPartition(*topic_partition) for topic_partition in ended])
                 done |= ended
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 # Decoders for the partitions that are read. Avro decoders request each schema once from a registry.

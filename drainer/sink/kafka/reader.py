@@ -6,9 +6,10 @@ import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from binlog.topic.kafka import KafkaPartition, PartitionReader
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
@@ -56,25 +57,14 @@ class Reader:
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         self._topic = topic
         self._address = settings.get("bootstrap.servers", "")
-        self._reason = ""
-        self._conf: dict[str, Any] = {
-            **settings,
-            "log_level": 0,
-            "error_cb": self._note_error,
-            "group.id": f"drainer-{uuid.uuid4().hex}",  # required by the library; no offset is committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,  # the end of a partition is reported only after this wait
-        }
+        # The end of a partition is reported only after this wait.
+        self._conf = {**settings, "fetch.wait.max.ms": 20}
+        self._group = f"drainer-{uuid.uuid4().hex}"
         # For end offsets only: a consumer that has read one partition takes up to a second before it reads another.
         self._of_ends = {committed: self._made(committed=committed) for committed in (False, True)}
 
-    def _made(self, *, committed: bool) -> Consumer:
-        return Consumer({**self._conf, "isolation.level": "read_committed" if committed else "read_uncommitted"})
-
-    def _note_error(self, error: KafkaError) -> None:
-        self._reason = f"{error.name()}: {error.str()}"
+    def _made(self, *, committed: bool) -> PartitionReader:
+        return PartitionReader(self._conf, self._group, committed=committed)
 
     def committed(self, partition: int, deadline: RetryDeadline) -> list[Record]:
         """Return all committed records. Waits until no transaction is open there."""
@@ -111,7 +101,7 @@ class Reader:
         of = TopicPartition(self._topic, partition)
         while True:
             try:
-                _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
+                _, end = self._of_ends[committed].client.get_watermark_offsets(of, timeout=_ANSWER_S)
                 return int(end)
             except KafkaException as error:
                 found = meaning(error.args[0], f"topic {self._topic}", "Read")
@@ -121,12 +111,6 @@ class Reader:
                 self._of_ends[committed].close()
                 self._of_ends[committed] = self._made(committed=committed)
                 deadline.failed(found)
-
-    def _waited(self, error: KafkaError, deadline: RetryDeadline) -> None:
-        found = meaning(error, f"topic {self._topic}", "Read")
-        if not error.retriable() and error.code() not in _GOES_BY:
-            raise found
-        deadline.failed(found)
 
     def _read(
         self,
@@ -141,36 +125,35 @@ class Reader:
         """Return the records at offsets from `begin` to below `end`. There need not be a record at either offset."""
         if begin >= end:
             return []
-        with contextlib.closing(self._made(committed=committed)) as consumer:
+        place, found = KafkaPartition(self._topic, partition), list[Record]()
+        with contextlib.closing(self._made(committed=committed)) as reader:
             if not begin:
                 # The leader is asked where a partition begins. A library that does not know the leader yet asks again
                 # only half a second later.
                 with contextlib.suppress(KafkaException):
-                    consumer.list_topics(self._topic, timeout=_STEP_S)
-            consumer.assign([TopicPartition(self._topic, partition, begin or _BEGINNING)])
-            found: list[Record] = []
+                    reader.client.list_topics(self._topic, timeout=_STEP_S)
+            reader.begin({place: begin or None})
             while True:
-                message = consumer.poll(_STEP_S)
-                error = message.error() if message is not None else None
-                if message is None:
-                    deadline.failed(DestinationDown(f"{self._topic}-{partition} is not read: {self._reason}"))
-                elif error is None:
-                    if message.offset() < end:
-                        found.append(Record(message.offset(), message.key() or b"", message.value()))
-                    if message.offset() + 1 >= end or len(found) == records_max:
-                        return found
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    if message.offset() >= end:
-                        return found
-                else:
-                    self._waited(error, deadline)
+                try:
+                    records = reader.poll(_STEP_S, 1)  # of several, an error would lose those before it
+                except KafkaException as error:
+                    why = meaning(error.args[0], f"topic {self._topic}", "Read")
+                    if error.args[0].code() not in _GOES_BY:
+                        raise why from error
+                    deadline.failed(why)
+                    continue
+                found += [Record(one.offset, one.key or b"", one.value) for one in records if one.offset < end]
+                at = reader.ended.pop(place, None) if not records else records[0].offset + 1
+                if at is None:
+                    deadline.failed(DestinationDown(f"{self._topic}-{partition} is not read: {reader.last_error}"))
+                elif at >= end or len(found) == records_max:
+                    return found
 
     def close(self) -> None:
         for consumer in self._of_ends.values():
             consumer.close()
 
 
-_BEGINNING: Final = -2  # logical offset
 _GOES_BY: Final[Sequence[int]] = (
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,

@@ -1,13 +1,14 @@
-"""Writes and reads the topics of pumps, which have one partition, with confluent-kafka."""
+"""Reads partitions with confluent-kafka, and writes and reads the topics of pumps, which have one partition."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from binlog.cluster.tso import physical_ms
@@ -19,14 +20,7 @@ MESSAGES_MAX = 64  # that one read returns
 AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
 
 
-_READING = {
-    "group.id": "tidb-binlog",  # required by the library; no offset is committed
-    "enable.auto.commit": False,
-    "auto.offset.reset": "error",
-    "enable.partition.eof": True,
-    "fetch.wait.max.ms": 100,
-    "queued.max.messages.kbytes": AHEAD_KBYTES,
-}
+_READING = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": AHEAD_KBYTES}
 # A message that is refused or too late must not be passed over by later ones: what lies behind it would count as all.
 _GAPLESS = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}
 _WRITING = {"enable.idempotence": True, "acks": "all", **_GAPLESS, "linger.ms": 5}
@@ -35,6 +29,86 @@ _WRITING = {"enable.idempotence": True, "acks": "all", **_GAPLESS, "linger.ms": 
 def _text(error: BaseException | KafkaError) -> str:
     found = error.args[0] if isinstance(error, KafkaException) else error
     return f"{found.name()}: {found.str()}" if isinstance(found, KafkaError) else str(found)
+
+
+class KafkaPartition(NamedTuple):
+    """One partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class Record(NamedTuple):
+    topic_partition: KafkaPartition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class PartitionReader:
+    """Reads partitions. Belongs to no consumer group, and commits no offset. `last_error`: what the client library
+    reported last; `ended`: the offset after the end of each partition that was read to its end."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], group: str, *, committed: bool = True, logger: logging.Logger | None = None
+    ) -> None:
+        """`group`: required by the library; `committed`: skip messages of transactions that are not committed;
+        `logger`: gets what the client library says, which is not logged otherwise. Raises KafkaException for settings
+        that the client library refuses."""
+        self.last_error = ""
+        self.ended: dict[KafkaPartition, int] = {}
+        silent = {"log_level": 0, "error_cb": self._note} if logger is None else {}
+        fixed = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",  # deleted records are an error, and not skipped
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+        more = {} if logger is None else {"logger": logger}
+        self.client = Consumer({**silent, **settings, **fixed}, **more)
+
+    def _note(self, error: KafkaError) -> None:
+        self.last_error = _text(error)
+
+    def begin(self, offsets: Mapping[KafkaPartition, int | None]) -> None:
+        """Also read these partitions, from these offsets; None: from the first record that is there. An offset whose
+        record was deleted is an error of `poll`."""
+        places = sorted(offsets.items())
+        self.client.incremental_assign(
+            [TopicPartition(*of, OFFSET_BEGINNING if offset is None else offset) for of, offset in places]
+        )
+
+    def poll(self, timeout_s: float, records_max: int = 1000) -> list[Record]:
+        """Return the next records, of several partitions mixed: those that have come when the first one has, or none
+        after the timeout. Raises what `refused` returns for an error after which the library does not go on."""
+        found, first = [], self.client.poll(timeout_s)  # `consume` alone waits until all `records_max` have come
+        more = [] if first is None else self.client.consume(records_max - 1, timeout=0)
+        for message in more if first is None else [first, *more]:
+            error, number = message.error(), message.partition()
+            topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
+            if error is None:
+                self.ended.pop(topic_partition, None)
+                found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.ended[topic_partition] = message.offset() or 0
+            elif error.retriable():
+                self._note(error)
+            else:
+                raise self.refused(topic_partition, error)
+        return found
+
+    def refused(self, topic_partition: KafkaPartition, error: KafkaError) -> Exception:
+        """Return the error to raise."""
+        found: Exception = KafkaException(error)
+        return found
+
+    def close(self) -> None:
+        self.client.close()
 
 
 class _Client:
@@ -62,7 +136,8 @@ class KafkaReader(_Client):
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         super().__init__(settings, topic)
         self.at_end = False
-        self._consumer: Any = None
+        self._place = KafkaPartition(topic, 0)
+        self._reader: Any = None
 
     def open(self, after_ts: int) -> None:
         """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
@@ -81,37 +156,31 @@ class KafkaReader(_Client):
 
     def read(self, timeout_s: float) -> list[tuple[int, bytes]]:
         """Return offset and value of the next messages, none if none arrive in time. Raises TopicError."""
-        found = []
-        for message in self._consumer.consume(MESSAGES_MAX, timeout=timeout_s):
-            error = message.error()
-            if error is None:
-                self.at_end = False
-                found.append((message.offset(), message.value() or b""))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self.at_end = True
-            elif not error.retriable():
-                raise self._failed("cannot be read", error)
-        return found
+        try:
+            found = self._reader.poll(timeout_s, MESSAGES_MAX)
+        except KafkaException as error:
+            raise self._failed("cannot be read", error) from error
+        self.at_end = bool(self._reader.ended)
+        return [(record.offset, record.value or b"") for record in found]
 
     def close(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _begin_at(self, begin: Callable[[int, int], int]) -> None:
         """Read from the offset that `begin` returns for the topic's first offset and its end."""
         self.close()
         self.at_end = False
         try:
-            self._consumer = Consumer({**self._conf, **_READING})
+            reader = self._reader = PartitionReader({**self._conf, **_READING}, "tidb-binlog")
             # The end is read first: a message that arrives meanwhile must not be passed over.
-            of = TopicPartition(self._topic, 0)
-            offset = begin(*self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
-            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+            low, end = reader.client.get_watermark_offsets(TopicPartition(*self._place), timeout=ANSWER_S)
+            reader.begin({self._place: begin(low, end)})
         except KafkaException as error:
             missing = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
             what = "cannot be read" if not missing else "does not exist, its pump has not published (see [kafka] there)"
-            raise self._failed(what, error, self._consumer) from error
+            raise self._failed(what, error, self._reader and self._reader.client) from error
 
     def _first(self, after_ts: int, low: int, end: int) -> int:
         """Return the offset of the first message that is not older than `after_ts`. An empty topic may have had some:
@@ -121,8 +190,8 @@ class KafkaReader(_Client):
                 f"topic {self._topic} is empty: its pump has not published, or the brokers removed everything "
                 f"(retention.ms), perhaps also binlogs above ts {after_ts}"
             )
-        wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
-        (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
+        wanted = TopicPartition(*self._place, physical_ms(after_ts))
+        (found,) = self._reader.client.offsets_for_times([wanted], timeout=ANSWER_S)
         if found.error is not None:
             raise KafkaException(found.error)
         return int(found.offset) if found.offset >= 0 else end

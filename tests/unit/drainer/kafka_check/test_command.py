@@ -122,7 +122,7 @@ class Forgetful:
 
 def test_metadata_request_without_answer_is_repeated_within_short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Forgetful()
-    monkeypatch.setattr("drainer.kafka_reading.records._consumer", lambda *_: client)
+    monkeypatch.setattr("binlog.topic.kafka.Consumer", lambda *_, **__: client)
     reader = TopicReader({}, ["t"])
     assert reader.partitions == {"t": 2}
     assert reader.count() == 1
@@ -130,7 +130,7 @@ def test_metadata_request_without_answer_is_repeated_within_short_timeouts(monke
     assert max(wait for waits in client.waits.values() for wait in waits) <= 5
 
 
-def refused(*_: object) -> SimpleNamespace:
+def refused(*_: object, **__: object) -> SimpleNamespace:
     """A client that gets no answer."""
 
     def list_topics(*, timeout: float) -> None:
@@ -140,7 +140,7 @@ def refused(*_: object) -> SimpleNamespace:
 
 
 def test_topic_reader_stopped_before_brokers_answer_raises_read_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    monkeypatch.setattr("binlog.topic.kafka.Consumer", refused)
     with pytest.raises(ReadStopped, match="stopped before the brokers at b:1 had answered"):
         TopicReader({"bootstrap.servers": "b:1"}, ["t"], is_stopped=lambda: True)
 
@@ -148,7 +148,7 @@ def test_topic_reader_stopped_before_brokers_answer_raises_read_stopped(monkeypa
 def test_consumer_stopped_before_brokers_answer_ends_without_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    monkeypatch.setattr("binlog.topic.kafka.Consumer", refused)
     stop = Stop()
     stop.set()
     address = kafka_address(URI, "test", {})
@@ -158,7 +158,7 @@ def test_consumer_stopped_before_brokers_answer_ends_without_error(
 
 def test_silent_brokers_are_reported_with_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a port that wants TLS, or one of something else."""
-    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    monkeypatch.setattr("binlog.topic.kafka.Consumer", refused)
     monkeypatch.setattr("drainer.kafka_reading.records._METADATA_S", 0.0)
     with pytest.raises(ReadError, match=r"the brokers at b:1 do not answer: .*; is it a broker's port, and does that"):
         TopicReader({"bootstrap.servers": "b:1"}, ["t"])

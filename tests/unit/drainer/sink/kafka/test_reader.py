@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +29,10 @@ class Ends:
 def reader(
     monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: Sequence[int], made: type[Ends] = Ends
 ) -> Reader:
-    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: made(stable if committed else written))
+    def consumer(conf: Mapping[str, str]) -> Ends:
+        return made(stable if conf["isolation.level"] == "read_committed" else written)
+
+    monkeypatch.setattr("binlog.topic.kafka.Consumer", consumer)
     return Reader({"bootstrap.servers": "k1:9092"}, "control")
 
 
@@ -61,12 +64,15 @@ def test_leader_is_known_before_beginning_of_partition_is_asked_for(monkeypatch:
             asked.append(topic)
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # what it cannot answer is no failure
 
-        def assign(self, places: Sequence[TopicPartition]) -> None:
+        def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
             asked.extend(str(place.offset) for place in places)
 
         def poll(self, timeout: float) -> object:
-            said = {"error": None, "offset": 8, "key": b"k", "value": b"v"}
+            said = {"topic": "control", "partition": 0, "error": None, "offset": 8, "key": b"k", "value": b"v"}
             return SimpleNamespace(**{name: lambda value=value: value for name, value in said.items()})
+
+        def consume(self, count: int, timeout: float) -> list[object]:
+            return []
 
     found = reader(monkeypatch, written=[9, 9], stable=[], made=Beginning)
     for begin in (0, 5):

@@ -14,7 +14,6 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.kafka import Broker
 
 _TOLD: Final = 5
@@ -55,7 +54,7 @@ def decoder_of(protocol: str, registry: str) -> Decoder:
     options = ProtocolOptions(protocol)
     if protocol != "avro":
         return make_decoder(options)
-    return AvroDecoder(options, SchemaRegistry(RegistryAccess(registry)).schema)
+    return AvroDecoder(options, SchemaRegistry(registry).schema)
 
 
 def id_of(row: RowEvent) -> int:

@@ -29,7 +29,6 @@ from drainer.protocol.encoder import Decoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import access_of
 
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
 _METADATA_S: Final = 30.0
@@ -279,7 +278,7 @@ class PartitionDecoders:
         self._options = options
         self._decoders: dict[KafkaPartition, Decoder] = {}
         is_avro = PROTOCOLS.get(options.protocol.lower()) == "avro" and options.schema_registry
-        self._schemas = SchemaRegistry(access_of(options.schema_registry)).schema if is_avro else None
+        self._schemas = SchemaRegistry(options.schema_registry).schema if is_avro else None
 
     def of(self, topic_partition: KafkaPartition) -> Decoder:
         """Return the decoder of a partition. Decoding raises MessageError, and the registry's errors if it does not

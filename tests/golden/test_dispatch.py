@@ -36,7 +36,6 @@ from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.encoded import EncodedRow, encoded_rows, framed_rows
 from tests.support.http_registry import Registry, serving
@@ -291,7 +290,7 @@ def test_recorded_events_follow_consumer_rules_in_every_protocol(
         uri = {"protocol": protocol, "schema-registry": registry.url, **PROTOCOLS[protocol]}
         options = protocol_options(uri)
         rules = [DispatchRule(matcher=("*.*",), partition="index-value", topic="{schema}.{table}")]
-        wire = Wire(Router(rules, "all"), make_encoder(options), SchemaRegistry(RegistryAccess(registry.url)))
+        wire = Wire(Router(rules, "all"), make_encoder(options), SchemaRegistry(registry.url))
         wire.meet("all")
         for step in steps_of(capture, directory):
             if isinstance(step, ChangeSegment):

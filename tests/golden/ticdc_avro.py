@@ -44,7 +44,6 @@ from drainer.protocol.schema_ids import SchemaIds, header_of, merged, read_heade
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import access_of
 from tests.golden.vector_files import Vector, only
 from tests.support.avro_tables import changes_of, load, options_of, table_of_schema
 from tests.support.encoded import encoded_rows
@@ -271,21 +270,20 @@ def check_allowed(vector: Vector) -> None:
 def check_registry(vector: Vector) -> None:
     subject, times, calls, responses = only(vector["input"], "", "subject register_same_schema_times calls responses")
     with serving(Registry(deque((status, "later") for status in responses or () if status != 200))) as served:
-        access = access_of(served.url)
         if times is not None:
-            ids = {SchemaRegistry(access).register(subject, _SCHEMA) for _ in range(times)}
+            ids = {SchemaRegistry(served.url).register(subject, _SCHEMA) for _ in range(times)}
             assert [len(ids) == 1] == only(vector["expected"], "all_ids_equal")
             assert len(served.requests) == times
         elif calls is not None:
             counts, same = only(vector["expected"], "schema_generated_count_after_each same_codec_object_for_first_two")
-            client = SchemaRegistry(access)
+            client = SchemaRegistry(served.url)
             texts = [_SCHEMA.replace("{}", str(*only(call, "version"))) for call in calls]
             found = [(client.register(subject, text), len(served.requests)) for text in texts]
             assert [count for _, count in found] == counts
             assert (found[0][0] == found[1][0]) is same
         else:
             assert only(vector["expected"], "final_status") == [200]
-            assert SchemaRegistry(access).register("s", _SCHEMA) == 1
+            assert SchemaRegistry(served.url).register("s", _SCHEMA) == 1
             assert len(served.requests) == len(responses)
 
 

@@ -11,7 +11,12 @@ from binlog.runtime.log import get_logger
 
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.settings.registry_http import RegistryAccess, RegistryAnswer, RegistryHttp
+from drainer.sink.kafka.settings.registry_http import (
+    NO_REGISTRY_SETTINGS,
+    RegistryAnswer,
+    RegistryHttp,
+    RegistrySection,
+)
 
 _log = get_logger(__name__)
 WAIT_S: Final = 300.0
@@ -28,10 +33,17 @@ class SchemaRefused(DestinationRefused):
 class SchemaRegistry:
     """Blocking; not for several threads. Every schema is registered once, and every id is looked up once."""
 
-    def __init__(self, access: RegistryAccess, *, wait_s: float = WAIT_S, stop: threading.Event | None = None) -> None:
-        """Raises ConfigError where TLS files cannot be used. `wait_s`: how long a registry that is down is waited for,
-        by each request."""
-        self._http = RegistryHttp(access, wait_s=wait_s, stop=stop)
+    def __init__(
+        self,
+        url: str,
+        settings: RegistrySection = NO_REGISTRY_SETTINGS,
+        *,
+        wait_s: float = WAIT_S,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`wait_s`: how long a registry that is down is waited for, by each request. Raises ConfigError for a URL or
+        TLS files that cannot be used."""
+        self._http = RegistryHttp(url, settings, wait_s=wait_s, stop=stop)
         self._schemas: dict[int, str] = {}
         self.ids: SchemaIds = {}  # of all schemas that were registered so far
 

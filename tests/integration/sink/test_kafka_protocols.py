@@ -14,7 +14,6 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import access_of
 from tests.support import kafka_case
 from tests.support.change_replay import commits
 from tests.support.kafka import Broker
@@ -80,7 +79,7 @@ def test_recording_in_avro_has_every_row_with_registered_ids(
         topic = written(kafka, "avro", **more)
     except DestinationRefused as error:
         pytest.fail(str(error))
-    registry = SchemaRegistry(access_of(schema_registry.url))
+    registry = SchemaRegistry(schema_registry.url)
     options = ProtocolOptions("avro", enable_tidb_extension=True, avro_enable_watermark=True)
     from drainer.protocol.avro.decoder import AvroDecoder
 

@@ -18,7 +18,6 @@ from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import access_of
 from tests.support.encoded import encoded_rows
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table
@@ -36,7 +35,7 @@ def table_with(*more: tuple[str, FieldType], version: int = 1) -> Table:
 
 
 def client(server: SchemaRegistryServer) -> SchemaRegistry:
-    return SchemaRegistry(access_of(server.url))
+    return SchemaRegistry(server.url)
 
 
 def not_null(kind: FieldType) -> FieldType:

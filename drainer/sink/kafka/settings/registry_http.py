@@ -8,14 +8,16 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from binlog.errors import ConfigError
+from binlog.runtime.fields import Section
+from pydantic import Field
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.settings.option_values import Switch
 from drainer.sink.retry import RetryDeadline
 
 TIMEOUT_S: Final = 30.0  # of one request
@@ -26,38 +28,39 @@ _ACCEPT: Final = f"{_JSON}, application/vnd.schemaregistry+json, application/jso
 _TOO_MANY: Final = 429
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryAccess:
-    """`url`: without user and password. A `token` is a bearer's. `ca`, `cert`, `key`: files in PEM."""
+class RegistrySection(Section):
+    """`[syncer.to.registry]`: TLS and authentication, under the names of Confluent's clients with - for the dot."""
 
-    url: str
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    insecure_skip_verify: bool = False
+    ssl_ca_location: str = Field("", description="CA file that verifies the registry's certificate")
+    ssl_certificate_location: str = Field("", description="client certificate file")
+    ssl_key_location: str = Field("", description="key file of the certificate")
+    bearer_auth_token: str = Field(
+        "", repr=False, description="token that is sent instead of a user; never logged or shown"
+    )
+    insecure_skip_verify: Switch = Field(
+        False, description="true: neither the registry's certificate nor its name is verified"
+    )
 
-    @property
-    def authorization(self) -> str:
-        """Return the value of the Authorization header; "" without a user or token."""
-        if self.token:
-            return f"Bearer {self.token}"
-        if self.user:
-            return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-        return ""
+    def check(self, url: str) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+        where = "syncer.to.registry"
+        if self.ssl_key_location and not self.ssl_certificate_location:
+            raise ConfigError(f"{where}: ssl-key-location needs ssl-certificate-location")
+        tls = [self.ssl_ca_location, self.ssl_certificate_location, self.insecure_skip_verify]
+        if any(tls) and not url.startswith("https:"):
+            raise ConfigError(f"{where}: TLS is set, and schema-registry does not begin with https")
+        if self.bearer_auth_token and "@" in urlsplit(url).netloc:
+            raise ConfigError(f"{where}: bearer-auth-token, and a user in schema-registry: one of them")
 
-    def tls(self) -> ssl.SSLContext | None:
-        """ConfigError where a file cannot be used; None for http."""
-        if not self.url.startswith("https:"):
-            return None
+    def tls(self) -> ssl.SSLContext:
+        """ConfigError where a file cannot be used."""
+        ca, cert, key = self.ssl_ca_location, self.ssl_certificate_location, self.ssl_key_location
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key or None)
+            context = ssl.create_default_context(cafile=ca or None)
+            if cert:
+                context.load_cert_chain(cert, key or None)
         except (OSError, ssl.SSLError) as error:
-            files = ", ".join(name for name in (self.ca, self.cert, self.key) if name)
+            files = ", ".join(name for name in (ca, cert, key) if name)
             raise ConfigError(f"schema registry: TLS files ({files}) cannot be used: {error}") from error
         if self.insecure_skip_verify:
             context.check_hostname = False
@@ -65,10 +68,12 @@ class RegistryAccess:
         return context
 
 
-def access_of(url: str, **more: Any) -> RegistryAccess:
-    """From TiCDC's `schema-registry`, which may have user:password, URL-encoded. Slashes at its end do not count.
+NO_REGISTRY_SETTINGS: Final = RegistrySection.model_validate({})
 
-    Raises ConfigError."""
+
+def _access(url: str) -> tuple[str, str]:
+    """Return TiCDC's `schema-registry` without the user:password that it may have, URL-encoded, and the value of the
+    Authorization header for them, or "". Slashes at its end do not count. Raises ConfigError."""
     parts = urlsplit(url)
     try:
         where, _ = parts.hostname, parts.port
@@ -78,8 +83,8 @@ def access_of(url: str, **more: Any) -> RegistryAccess:
         raise ConfigError(f"schema-registry: {_without_user(url)!r} is no http:// or https:// URL")
     plain = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    more = {"user": user, "password": password, **{name: value for name, value in more.items() if value}}
-    return RegistryAccess(plain, **more)
+    basic = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    return plain, basic if user else ""
 
 
 def _without_user(url: str) -> str:
@@ -107,14 +112,18 @@ class RegistryHttp:
     """A blocking client. A request without an answer, or with one that the next attempt may change (5xx, 429), is
     retried for `wait_s` seconds."""
 
-    def __init__(self, access: RegistryAccess, *, wait_s: float, stop: threading.Event | None = None) -> None:
-        self.url = access.url
+    def __init__(
+        self, url: str, settings: RegistrySection, *, wait_s: float, stop: threading.Event | None = None
+    ) -> None:
+        """`url`: with user and password, if it has them. Raises ConfigError, also for TLS files that cannot be used."""
+        self.url, basic = _access(url)
         self._wait_s = wait_s
         self._stop = stop
-        self._authorization = access.authorization
+        token = settings.bearer_auth_token
+        self._authorization = f"Bearer {token}" if token else basic
         handlers: list[Any] = [_NoRedirect()]
-        if (context := access.tls()) is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=context))
+        if self.url.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=settings.tls()))
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, path: str) -> Any:

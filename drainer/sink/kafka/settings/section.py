@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
-from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
@@ -27,7 +26,7 @@ from drainer.sink.kafka.settings.option_values import (
     TransactionTimeout,
     whole_number,
 )
-from drainer.sink.kafka.settings.registry_http import RegistryAccess, access_of
+from drainer.sink.kafka.settings.registry_http import RegistryHttp, RegistrySection
 from drainer.sink.kafka.settings.ticdc_settings import in_ticdc_table
 
 _S = timedelta(seconds=1)
@@ -40,42 +39,6 @@ class OldValueSection(Section):
     """`[syncer.to.open]` and `[syncer.to.debezium]`: tables of TiCDC's file."""
 
     output_old_value: Switch = Field(True, description="the same as output-old-value, but only for this protocol")
-
-
-class RegistrySection(Section):
-    """`[syncer.to.registry]`: TLS and authentication, under the names of Confluent's clients with - for the dot."""
-
-    ssl_ca_location: str = Field("", description="CA file that verifies the registry's certificate")
-    ssl_certificate_location: str = Field("", description="client certificate file")
-    ssl_key_location: str = Field("", description="key file of the certificate")
-    bearer_auth_token: str = Field(
-        "", repr=False, description="token that is sent instead of a user; never logged or shown"
-    )
-    insecure_skip_verify: Switch = Field(
-        False, description="true: neither the registry's certificate nor its name is verified"
-    )
-
-    def check(self, url: str) -> None:
-        """Raises ConfigError for settings that do not fit together."""
-        where = "syncer.to.registry"
-        if self.ssl_key_location and not self.ssl_certificate_location:
-            raise ConfigError(f"{where}: ssl-key-location needs ssl-certificate-location")
-        tls = [self.ssl_ca_location, self.ssl_certificate_location, self.insecure_skip_verify]
-        if any(tls) and not url.startswith("https:"):
-            raise ConfigError(f"{where}: TLS is set, and schema-registry does not begin with https")
-        if self.bearer_auth_token and "@" in urlsplit(url).netloc:
-            raise ConfigError(f"{where}: bearer-auth-token, and a user in schema-registry: one of them")
-
-    def access(self, url: str) -> RegistryAccess:
-        """Raises ConfigError."""
-        return access_of(
-            url,
-            token=self.bearer_auth_token,
-            ca=self.ssl_ca_location,
-            cert=self.ssl_certificate_location,
-            key=self.ssl_key_location,
-            insecure_skip_verify=self.insecure_skip_verify,
-        )
 
 
 def _type_of(hint: object, option: Option) -> object:
@@ -186,7 +149,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
         check_options(options)
         if make_encoder(options).registers:
             self.registry.check(options.schema_registry)
-            self.registry.access(options.schema_registry).tls()
+            RegistryHttp(options.schema_registry, self.registry, wait_s=0.0)
         if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
             raise ConfigError(
                 'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '

@@ -67,8 +67,7 @@ class TopicCounts:
         self._polled_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
         url = publication.options.schema_registry
-        access = config.registry.access(url) if url else None
-        self._registry = SchemaRegistry(access, wait_s=retry_for_s, stop=stop) if access is not None else None
+        self._registry = SchemaRegistry(url, config.registry, wait_s=retry_for_s, stop=stop) if url else None
         self._prepared: set[tuple[str, tuple[object, ...]]] = set()  # topic and key of a table
 
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import ssl
+from base64 import b64encode
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from binlog.errors import ConfigError
 from drainer.protocol.schema_ids import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAccess, RegistryAnswer, access_of
+from drainer.sink.kafka.settings.registry_http import RegistryAnswer, RegistryHttp, RegistrySection
 from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.certificates import Authority
 from tests.support.http_registry import Registry, serving
@@ -25,8 +26,9 @@ from tests.support.servers import free_port
 SCHEMA = '{"type":"record","name":"t","fields":[]}'
 
 
-def client(registry: Registry, *, wait_s: float = 60, **more: str) -> SchemaRegistry:
-    return SchemaRegistry(access_of(registry.url, **more), wait_s=wait_s)
+def client(registry: Registry, *, wait_s: float = 60, user: str = "", token: str = "") -> SchemaRegistry:
+    url = registry.url.replace("//", f"//{user}@") if user else registry.url
+    return SchemaRegistry(url, RegistrySection(bearer_auth_token=token), wait_s=wait_s)
 
 
 def test_schema_is_registered_once_and_looked_up_once() -> None:
@@ -88,7 +90,7 @@ def test_registry_that_keeps_failing_is_given_up_at_deadline() -> None:
 def test_unreachable_registry_is_reported_with_its_url() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(DestinationDown, match=url):
-        SchemaRegistry(RegistryAccess(url), wait_s=0.1).check()
+        SchemaRegistry(url, wait_s=0.1).check()
 
 
 REGISTERED, CHECKED, FOUND = (
@@ -142,9 +144,8 @@ def test_registry_access_with_user_in_url_or_token_is_authorized() -> None:
         with pytest.raises(RegistryAnswer, match=r"HTTP 401.*who are you"):
             client(served).check()
         assert len(served.requests) == 1
-        client(served, user="u", password="p:w").check()
+        client(served, user="u:p%3Aw").check()
         served.url = plain.replace("//", "//u:p%3Aw@")
-        client(served).check()
         served.authorization = "Bearer secret"
         client(served, token="secret").check()
 
@@ -165,22 +166,21 @@ def test_registry_section_passes_tls_files_and_bearer_token(tmp_path: Path) -> N
     with serving(Registry(authorization="Bearer s3cret"), tls=context) as served:
         given = {"protocol": "avro", "addresses": ["k:1"], "topic": "t", "schema-registry": served.url}
 
-        def access(registry: dict[str, Any]) -> RegistryAccess:
+        def connected(registry: dict[str, Any], wait_s: float = 60) -> SchemaRegistry:
             section = KafkaSection.model_validate({**given, "registry": registry}, by_alias=True, by_name=False)
             section.check()
-            found = section.registry.access(section.schema_registry)
-            assert "s3cret" not in repr(section) + repr(found)
-            return found
+            assert "s3cret" not in repr(section)
+            return SchemaRegistry(section.schema_registry, section.registry, wait_s=wait_s)
 
-        SchemaRegistry(access(settings)).check()
-        SchemaRegistry(access({**settings, "ssl-ca-location": "", "insecure-skip-verify": True})).check()
+        connected(settings).check()
+        connected({**settings, "ssl-ca-location": "", "insecure-skip-verify": True}).check()
         with pytest.raises(RegistryAnswer, match="HTTP 401"):
-            SchemaRegistry(access({**settings, "bearer-auth-token": "other"})).check()
+            connected({**settings, "bearer-auth-token": "other"}).check()
         for ca in ("", str(Authority(tmp_path, "stranger").ca)):
             with pytest.raises(DestinationRefused, match="certificate verify failed"):
-                SchemaRegistry(access({**settings, "ssl-ca-location": ca})).check()
+                connected({**settings, "ssl-ca-location": ca}).check()
         with pytest.raises(DestinationDown):
-            SchemaRegistry(access({"ssl-ca-location": str(authority.ca)}), wait_s=0.1).check()
+            connected({"ssl-ca-location": str(authority.ca)}, 0.1).check()
 
 
 def test_registry_redirect_is_not_followed() -> None:
@@ -191,19 +191,17 @@ def test_registry_redirect_is_not_followed() -> None:
                 serving(Registry(deque([(status, other.url + "/schemas/types")]))) as served,
                 pytest.raises(RegistryAnswer, match=f"HTTP {status}"),
             ):
-                client(served, user="u", password="p").check()
+                client(served, user="u:p").check()
     assert other.requests == []
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8081", "ftp://u:secret@h", "http://", "http://u:secret@h:port", "//h"])
 def test_invalid_registry_url_is_refused_without_showing_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        access_of(url)
+        RegistryHttp(url, RegistrySection(), wait_s=0)
     assert "secret" not in str(caught.value)
 
 
 def test_registry_url_gives_base_url_user_and_password() -> None:
-    access = access_of("https://u%40x:p%2Fw@reg:8081/api//", ca="")
-    assert (access.url, access.user, access.password) == ("https://reg:8081/api", "u@x", "p/w")
-    assert "p/w" not in repr(access)
-    assert access_of("http://u:p@h", user="v", password="w") == RegistryAccess("http://h", "v", "w")
+    http = RegistryHttp("https://u%40x:p%2Fw@reg:8081/api//", RegistrySection(), wait_s=0)
+    assert (http.url, http._authorization) == ("https://reg:8081/api", f"Basic {b64encode(b'u@x:p/w').decode()}")

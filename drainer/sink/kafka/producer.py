@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
@@ -59,7 +59,8 @@ _BATCH_BYTES_MAX: Final = 1_000_000
 # The library writes fatal errors to stderr by itself; here they are raised.
 _SILENT: Final = logging.Logger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
-_UNACKNOWLEDGED: Final = "messages are not acknowledged"
+
+T = TypeVar("T")
 
 _FENCED: Final = frozenset(
     {
@@ -254,12 +255,8 @@ class Producer:
                 self._partitions[topic] = len(self._client.list_topics(topic, timeout=_STEP_S).topics[topic].partitions)
 
     def begin(self) -> None:
-        if not self._transactional:
-            return
-        try:
-            self._client.begin_transaction()
-        except KafkaException as error:
-            raise meaning(error.args[0], f"{self.name}: begin_transaction") from error
+        if self._transactional:
+            self._served(self._client.begin_transaction, f"{self.name}: begin_transaction")
 
     def send(self, topic: str, partition: int, messages: Iterable[Message], deadline: RetryDeadline) -> int:
         """Send messages in this order; return how many there were. They are acknowledged when `flush` has returned."""
@@ -285,22 +282,14 @@ class Producer:
         while self._unacknowledged.bytes(len(self._client)) > UNACKNOWLEDGED_BYTES_MAX:
             before = len(self._client)
             self._poll(0.05)
-            if len(self._client) == before:
-                left = self._flush()
-                if left >= before:
-                    self._waited(_UNACKNOWLEDGED, deadline)
             self._check_failed()
+            if len(self._client) == before:
+                self._flush(deadline)
 
     def flush(self, deadline: RetryDeadline) -> None:
         """Wait until all messages are acknowledged. Raises the error of the first message that failed."""
-        while True:
-            before = len(self._client)
-            left = self._flush()
-            self._check_failed()
-            if not left:
-                return
-            if left >= before:
-                self._waited(_UNACKNOWLEDGED, deadline)
+        while self._flush(deadline):
+            pass
 
     def commit(self, deadline: RetryDeadline) -> None:
         """Commit the transaction. Raises ProducerLost if it is not known whether the transaction is committed."""
@@ -338,17 +327,23 @@ class Producer:
     def _poll(self, timeout_s: float) -> None:
         self._served(lambda: self._client.poll(timeout_s))
 
-    def _flush(self) -> int:
-        """Wait for up to _STEP_S seconds; return how many messages are not acknowledged then."""
-        return self._served(lambda: self._client.flush(_STEP_S))
+    def _flush(self, deadline: RetryDeadline) -> int:
+        """Wait for up to _STEP_S seconds; return how many messages are not acknowledged then. Raises the error of the
+        first message that failed."""
+        before = len(self._client)
+        left: int = self._served(lambda: self._client.flush(_STEP_S))
+        self._check_failed()
+        if left and left >= before:
+            self._waited("messages are not acknowledged", deadline)
+        return left
 
-    def _served(self, call: Callable[[], int]) -> int:
-        """Run a call of the library that serves callbacks. It raises a fatal error as KafkaException, or as SystemError
-        if one of our callbacks was to be called after that error."""
+    def _served(self, call: Callable[[], T], what: str = "") -> T:
+        """Run a call of the library, which may serve callbacks. It raises a fatal error as KafkaException, or as
+        SystemError if one of our callbacks was to be called after that error."""
         try:
             return call()
         except KafkaException as error:
-            raise meaning(error.args[0], self.name) from error
+            raise meaning(error.args[0], what or self.name) from error
         except SystemError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException):

@@ -87,15 +87,13 @@ class Reader:
         """Return the offset after everything that was ever written."""
         return self._end(partition, committed=False, deadline=deadline)
 
-    def everything(self, partition: int, deadline: RetryDeadline, *, begin: int = 0) -> list[Record]:
-        """Return every record from offset `begin` on, including those of aborted and open transactions."""
+    def everything(
+        self, partition: int, deadline: RetryDeadline, *, begin: int = 0, records_max: int | None = None
+    ) -> list[Record]:
+        """Return every record from offset `begin` on, at most `records_max`, including those of aborted and open
+        transactions."""
         end = self.end(partition, deadline)
-        return self._read(partition, begin, end, committed=False, deadline=deadline)
-
-    def first(self, partition: int, begin: int, deadline: RetryDeadline) -> list[Record]:
-        """Return the first record from offset `begin` on, whatever became of its transaction; none at the end."""
-        end = self.end(partition, deadline)
-        return self._read(partition, begin, end, committed=False, deadline=deadline, records_max=1)
+        return self._read(partition, begin, end, committed=False, deadline=deadline, records_max=records_max)
 
     def _end(self, partition: int, *, committed: bool, deadline: RetryDeadline) -> int:
         of = TopicPartition(self._topic, partition)

@@ -164,12 +164,9 @@ class KafkaSlotWriter:
     def _unchanged(self, reader: Reader, slot: int, deadline: RetryDeadline) -> bool:
         """Return whether neither a claim nor a mark was written since the driver recorded the range. Raises Fenced if
         the control topic was created again and happens to end there, too."""
-        topic_partitions = (POSITION_PARTITION, 1 + slot)
-        if not self.ends or any(
-            reader.end(topic_partition, deadline) != self.ends[topic_partition] for topic_partition in topic_partitions
-        ):
+        if not self.ends or any(reader.end(at, deadline) != self.ends[at] for at in (POSITION_PARTITION, 1 + slot)):
             return False
-        self._check(reader.first(POSITION_PARTITION, self.epoch, deadline))
+        self._check(reader.everything(POSITION_PARTITION, deadline, begin=self.epoch, records_max=1))
         return True
 
     def _check(self, records: Iterable[Record]) -> None:

@@ -9,9 +9,9 @@ from pydantic import Field, StringConstraints, model_validator
 from binlog.runtime.fields import Section
 
 # Settings of the client library on which nothing being lost or repeated depends.
-_RESERVED = frozenset(
+RESERVED = frozenset(
     {"bootstrap.servers", "acks", "request.required.acks", "enable.idempotence", "transactional.id"}
-    | {"message.max.bytes", "group.id", "enable.auto.commit", "auto.offset.reset", "isolation.level"}
+    | {"message.max.bytes", "group.id", "enable.auto.commit", "isolation.level"}
 )
 
 
@@ -31,7 +31,7 @@ class TopicSection(Section):
 
     @model_validator(mode="after")
     def _check_client(self) -> Self:
-        taken = sorted(_RESERVED & self.client.keys())
+        taken = sorted((RESERVED | {"auto.offset.reset"}) & self.client.keys())
         if taken:
             raise ValueError(f"client: {', '.join(taken)} cannot be set: it would lose or repeat binlogs")
         return self

@@ -4,13 +4,14 @@ drainer's settings."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section, split_host_port
+from binlog.topic.settings import RESERVED
 from pydantic import BeforeValidator, Field, model_validator
 
 from drainer.dispatch.rules import checked_topic
@@ -90,24 +91,13 @@ def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
 
 SECURITY_KEYS: Final = tuple(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
 # Settings of the client library that only the sink may set: another value could lose or repeat rows.
-_RESERVED: Final = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "acks",
-        "request.required.acks",
-        "compression.type",
-        "compression.codec",
-        "enable.idempotence",
-        "transactional.id",
-        "transaction.timeout.ms",
-        "message.max.bytes",
-        "isolation.level",
-        "enable.auto.commit",
-        "group.id",
-        "partitioner",
-    }
-)
+_RESERVED: Final = RESERVED | {
+    "client.id",
+    "compression.type",
+    "compression.codec",
+    "transaction.timeout.ms",
+    "partitioner",
+}
 _BEFORE_PARAMETERS: Final = ("sink-uri", "addresses", "topic", "security")
 _IN_KAFKA_CONFIG: Final = in_ticdc_table(KAFKA_CONFIG)
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -261,7 +251,7 @@ def parse_sink_uri(text: str) -> dict[str, Any]:
     topic = unquote(parts.path.strip("/"))
     if not topic:
         raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
-    addresses = tuple(_address(address, "sink-uri") for address in parts.netloc.split(","))
+    addresses = checked_addresses(parts.netloc.split(","), "sink-uri")
     parameters = _parameters(parts.query)
     own = [name for name in _BEFORE_PARAMETERS if name in parameters]
     if own:
@@ -273,15 +263,13 @@ def parse_sink_uri(text: str) -> dict[str, Any]:
     return {"addresses": addresses, "topic": checked_topic(topic, "sink-uri"), **tls, **parameters}
 
 
-def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
+def checked_addresses(addresses: Iterable[str], where: str) -> tuple[str, ...]:
     """Return each address as host:port, with the default port if it has none. `where`: the setting, for the error.
     Raises ConfigError."""
     return tuple(_address(address, where) for address in addresses)
 
 
 def _address(given: str, where: str) -> str:
-    """Return a broker's address as host:port. `where`: the setting, for the error. Raises
-    ConfigError."""
     text = given.strip()
     if not text:
         raise ConfigError(f"{where}: a broker's address is empty; write host:port,host:port")

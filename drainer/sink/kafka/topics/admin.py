@@ -178,20 +178,11 @@ class Topics:
         still: dict[KafkaPartition, int] | None = None
         pause_s = _POLL_S_FIRST
         while True:
-            committed = self.ends(
-                topic_partitions, committed=True
-            )  # first: a write between the two requests counts as open
+            # First: a write between the two requests counts as open.
+            committed = self.ends(topic_partitions, committed=True)
             written = self.ends(topic_partitions, committed=False)
-            found = {
-                topic_partition: at
-                for topic_partition, at in committed.items()
-                if at < written.get(topic_partition, at)
-            }
-            still = (
-                found
-                if still is None
-                else {topic_partition: at for topic_partition, at in still.items() if found.get(topic_partition) == at}
-            )
+            found = {of: at for of, at in committed.items() if at < written.get(of, at)}
+            still = found if still is None else dict(still.items() & found.items())
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
             pause_s = min(2 * pause_s, _POLL_S_MAX)

@@ -300,7 +300,8 @@ class Claims:
         if self._reader.end(POSITION_PARTITION, deadline) < self._polled:
             raise made_anew(self._label)
         records = self._reader.everything(POSITION_PARTITION, deadline, begin=self._polled)
-        self.check([*self._reader.first(POSITION_PARTITION, self._epoch, deadline), *records])
+        ours = self._reader.everything(POSITION_PARTITION, deadline, begin=self._epoch, records_max=1)
+        self.check([*ours, *records])
         if records:
             self._polled = records[-1].offset + 1
 
@@ -338,15 +339,15 @@ class Claims:
         """Send a claim; `value` None withdraws it. Waits for the acknowledgement of all replicas whatever
         `required-acks` is: the claim is read again at once. One that is sent twice counts where it is the last time."""
         acknowledged = {"acks": "-1", "enable.idempotence": "true"}
-        while True:
+
+        def send() -> None:
             producer = Producer(self._config.producer_settings() | acknowledged)
             claim = Message(claim_key(owner), value, 0, 0)
             try:
                 producer.init(self._config.control_topic, deadline)
                 producer.send(self._config.control_topic, POSITION_PARTITION, (claim,), deadline)
                 producer.flush(deadline)
-                return
-            except ProducerLost as error:
-                deadline.failed(error)
             finally:
                 producer.drop()
+
+        deadline.repeat(send, (ProducerLost,))

@@ -76,7 +76,7 @@ class Unchanged:
         assert not self.closed
         return 7
 
-    def first(self, partition: int, begin: int, deadline: RetryDeadline) -> list[Record]:
+    def everything(self, partition: int, deadline: RetryDeadline, *, begin: int, records_max: int) -> list[Record]:
         return [Record(begin, claim_key((7, "main")), claim_value(Identity(7, "main", "d"), CLAIM_ID))]
 
     def close(self) -> None:

@@ -105,17 +105,13 @@ class Arbiter:
 
     def run(self) -> None:
         """Raises ReadError, ArbiterError, DestinationError."""
+        topics, is_stopped = [self._place.topic], self._stop.is_set
         try:
-            reader = TopicReader(self._address.client, [self._place.topic], is_stopped=self._stop.is_set)
-        except ReadStopped:
-            return
-        try:
-            self._apply_all(reader)
+            reader = TopicReader(self._address.client, topics, is_stopped=is_stopped)
+            with contextlib.closing(reader), contextlib.closing(self._to):
+                self._apply_all(reader)
         except ReadStopped as error:
             _log.info("stopped", why=str(error))
-        finally:
-            self._to.close()
-            reader.close()
 
     def _apply_all(self, reader: TopicReader) -> None:
         for other in reader.topic_partitions():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Event as Stop
 from typing import Any, TypeVar
 
@@ -125,11 +125,7 @@ def print_events(
     """Print every event as a line, each partition from its beginning and in its order, until `stop` is set, or with
     `once` up to the end that the topics have. `write` is called with all lines of a read. Raises ReadError,
     ConsumeError, and what `write` raises."""
-    try:
-        reader = TopicReader(address.client, topics, is_stopped=stop.is_set)
-    except ReadStopped:
-        return
-    with closing(reader):
+    with suppress(ReadStopped), closing(TopicReader(address.client, topics, is_stopped=stop.is_set)) as reader:
         decoding = EventDecoding(address.options)
         reader.begin(dict.fromkeys(reader.topic_partitions()))
         while not stop.is_set() and not (once and reader.at_end()):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from binlog.topic.kafka import KafkaPartition, PartitionReader
+from binlog.topic.kafka import KafkaPartition, PartitionReader, Record
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
@@ -42,15 +41,6 @@ _STEP_S: Final = 1.0
 _ANSWER_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record; `value` None deletes the key."""
-
-    offset: int
-    key: bytes
-    value: bytes | None
-
-
 class Reader:
     """Read partitions of one topic. Not safe for use by several threads."""
 
@@ -75,17 +65,13 @@ class Reader:
         """Wait until no transaction is open in a partition; return the end offset, after the last marker."""
         while True:
             end = self.end(partition, deadline)
-            stable = self._end(partition, committed=True, deadline=deadline)
+            stable = self.end(partition, deadline, committed=True)
             if stable == end:
                 return end
             if stable < end:
                 text = open_transactions_text({(self._topic, partition): stable}, self._address)
                 deadline.failed(DestinationDown(text))
             # Otherwise the marker was written between the two queries, at offset `end`: query again.
-
-    def end(self, partition: int, deadline: RetryDeadline) -> int:
-        """Return the offset after everything that was ever written."""
-        return self._end(partition, committed=False, deadline=deadline)
 
     def everything(
         self, partition: int, deadline: RetryDeadline, *, begin: int = 0, records_max: int | None = None
@@ -95,7 +81,9 @@ class Reader:
         end = self.end(partition, deadline)
         return self._read(partition, begin, end, committed=False, deadline=deadline, records_max=records_max)
 
-    def _end(self, partition: int, *, committed: bool, deadline: RetryDeadline) -> int:
+    def end(self, partition: int, deadline: RetryDeadline, *, committed: bool = False) -> int:
+        """Return the offset after everything that was ever written; with `committed` after what no open transaction
+        precedes."""
         of = TopicPartition(self._topic, partition)
         while True:
             try:
@@ -140,7 +128,7 @@ class Reader:
                         raise why from error
                     deadline.failed(why)
                     continue
-                found += [Record(one.offset, one.key or b"", one.value) for one in records if one.offset < end]
+                found += [record for record in records if record.offset < end]
                 at = reader.ended.pop(place, None) if not records else records[0].offset + 1
                 if at is None:
                     deadline.failed(DestinationDown(f"{self._topic}-{partition} is not read: {reader.last_error}"))

@@ -17,6 +17,7 @@ from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
+from binlog.topic.kafka import Record
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
@@ -26,7 +27,7 @@ from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
 from drainer.sink.kafka.producer import Producer, ProducerLost, new_producer
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,

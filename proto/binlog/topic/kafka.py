@@ -96,9 +96,7 @@ class PartitionReader:
                 found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended[topic_partition] = message.offset() or 0
-            elif error.retriable():
-                self._note(error)
-            else:
+            elif not error.retriable():
                 raise self.refused(topic_partition, error)
         return found
 

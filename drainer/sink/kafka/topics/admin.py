@@ -11,7 +11,7 @@ from binlog.runtime.log import get_logger
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
 from drainer.sink.kafka.producer import meaning, missing_replicas
 from drainer.sink.kafka.transactions.control_records import KafkaPartition
 from drainer.sink.retry import RetryDeadline
@@ -33,8 +33,6 @@ CONTROL_TOPIC: Final = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "3600000",
 }
-
-_DEFAULTS: Final[Mapping[str, str]] = {}
 
 T = TypeVar("T")
 _log = get_logger(__name__)
@@ -83,12 +81,8 @@ class Topics:
 
     def _listed(self) -> dict[str, Any]:
         """Return the client library's metadata of every topic that this user may see."""
-
-        def ask() -> dict[str, Any]:
-            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
-            return {name: one for name, one in listed.items() if one.error is None}
-
-        return self._patiently("asking for topics", ask)
+        listed = self._patiently("asking for topics", lambda: self._admin.list_topics(timeout=_ANSWER_S).topics)
+        return {name: one for name, one in listed.items() if one.error is None}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the id of each topic. It differs from that of a deleted topic of the same name. Topics that do not
@@ -116,11 +110,8 @@ class Topics:
     def default_min_insync(self) -> int:
         """Return `min.insync.replicas` of the brokers, for topics without a value of their own. Raises
         DestinationRefused if this user may not query it."""
-
-        def any_broker() -> int:
-            return int(min(self._admin.list_topics(timeout=_ANSWER_S).brokers))
-
-        broker = ConfigResource(ResourceType.BROKER, str(self._patiently("asking for brokers", any_broker)))
+        known = self._patiently("asking for brokers", lambda: self._admin.list_topics(timeout=_ANSWER_S).brokers)
+        broker = ConfigResource(ResourceType.BROKER, str(min(known)))
         return int(self._settings_of([broker], "min.insync.replicas")[0])
 
     def ends(self, topic_partitions: Sequence[KafkaPartition], *, committed: bool) -> dict[KafkaPartition, int]:
@@ -200,11 +191,13 @@ class Topics:
         return self._patiently(what, ask, "DescribeConfigs")
 
     def create(
-        self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] = _DEFAULTS
+        self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] | None = None
     ) -> int:
         """Create a topic and return its number of partitions. An existing topic is left as it is. Raises
         DestinationRefused."""
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config))
+        new = NewTopic(
+            topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config or {})
+        )
 
         def ask() -> None:
             try:
@@ -245,30 +238,25 @@ class Topics:
 
     def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
         deadline = self._deadline(what)
-        while True:
-            try:
-                found = ask()
-            except KafkaException as error:
-                found_error = error.args[0]
-                if isinstance(refused := meaning(found_error, deadline.what, right), DestinationRefused):
-                    raise refused from error
-                if found_error.code() >= 0:  # the answer of a broker; the library's own codes are negative
-                    self._renew()
-                    deadline.failed(DestinationDown(found_error.str()))
-                else:
-                    self._wait(deadline, found_error.str())
-            except TimeoutError:
-                self._wait(deadline, "no answer")
-            except DestinationDown as error:
-                self._renew()
-                deadline.failed(error)
-            else:
-                deadline.over()
-                return found
 
-    def _wait(self, deadline: RetryDeadline, text: str) -> None:
-        """Wait before the next attempt. Raises DestinationRefused if brokers refuse these settings, such as the
-        password."""
+        def asked() -> T:
+            try:
+                return ask()
+            except KafkaException as raised:
+                error = raised.args[0]
+                found = meaning(error, deadline.what, right)
+                if not isinstance(found, DestinationRefused):
+                    # What a broker answers; the library's own codes are negative.
+                    found = DestinationDown(error.str()) if error.code() >= 0 else self._silent(deadline, error.str())
+                raise found from raised
+            except TimeoutError:
+                raise self._silent(deadline, "no answer") from None
+
+        return deadline.repeat(asked, (DestinationDown,), lambda _: self._renew())
+
+    def _silent(self, deadline: RetryDeadline, text: str) -> DestinationError:
+        """Return the error for a missing answer: DestinationRefused if brokers refuse these settings, such as the
+        password, otherwise DestinationDown."""
         reason = self._reason()
         if reason is None or reason.code() == KafkaError._ALL_BROKERS_DOWN:
             # For example a connection that is established and closed again: the library reports no reason.
@@ -279,10 +267,9 @@ class Topics:
         else:
             refused = meaning(reason, deadline.what)
             if isinstance(refused, DestinationRefused):
-                raise refused
+                return refused
             why = reason.str()
-        self._renew()
-        deadline.failed(DestinationDown(f"{text}: {why}"))
+        return DestinationDown(f"{text}: {why}")
 
 
 _REFUSALS: Final = (

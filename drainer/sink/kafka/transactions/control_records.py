@@ -20,12 +20,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from binlog.topic.kafka import Record
+
 from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent, TableLoad
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.producer import Producer, ProducerLost
-from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 from drainer.sink.retry import RetryDeadline
@@ -72,7 +74,7 @@ def claim_value(identity: Identity, claim_id: str = "") -> bytes:
 def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[EpochClaim]:
     """Return the last claim of each changefeed, without withdrawn ones. `owner`: only of this changefeed. Raises
     DestinationRefused for a claim that cannot be parsed."""
-    last = {record.key: record for record in records if record.key.startswith(CLAIM_PREFIX)}
+    last = {record.key: record for record in records if (record.key or b"").startswith(CLAIM_PREFIX)}
     found = [_claim(record, label) for record in last.values() if record.value is not None]
     return [claim for claim in found if owner is None or claim.owner == owner]
 
@@ -109,7 +111,7 @@ def made_anew(label: str) -> Fenced:
 def document_of(records: Iterable[Record], label: str) -> Document:
     """Return the state that the driver of the greatest epoch has written. Raises DestinationRefused for records that
     cannot be parsed."""
-    last: dict[bytes, bytes | None] = {record.key: record.value for record in records}
+    last: dict[bytes, bytes | None] = {record.key or b"": record.value for record in records}
     by_epoch: dict[int, dict[str, bytes]] = {}
     for key, value in last.items():
         matched = _OF_EPOCH.fullmatch(key)

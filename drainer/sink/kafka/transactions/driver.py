@@ -127,8 +127,12 @@ class Driver:
         if self._config.exactly_once:
             self.wait_until_ended(self._control())
         fresh = self.document.stored is None
-        document = create() if fresh else self.document
-        self._put(taken(document, self.epoch, self._identity.node_id), deadline)
+        document = taken(create() if fresh else self.document, self.epoch, self._identity.node_id)
+
+        def put(transaction: Transaction) -> None:  # the complete state under the new epoch
+            vars(transaction.store.document).update(vars(document))
+
+        self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
         deadline.over()
         return fresh
 
@@ -301,14 +305,6 @@ class Driver:
         except BaseException as error:  # noqa: BLE001  the first error is the one to report
             _log.info("the driver's transaction could not be aborted; the next producer aborts it", why=str(error))
             self.lose()
-
-    def _put(self, document: Document, deadline: RetryDeadline) -> None:
-        """Write the complete state under the new epoch."""
-
-        def put(transaction: Transaction) -> None:
-            vars(transaction.store.document).update(vars(document))
-
-        self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
 
     def use_batches(self, topic_bytes: int) -> bool:
         """Note the largest batch that the topics accept, in bytes. Return True if the present producer makes larger

@@ -11,13 +11,14 @@ from typing import cast
 from unittest import mock
 
 import pytest
+from binlog.topic.kafka import KafkaPartition, Record
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sink.base import Identity, Intent, TableLoad
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.transactions import control_records
 from drainer.sink.kafka.transactions.control_records import (
@@ -41,6 +42,8 @@ INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
 
 CLAIM = claim_key((7, "main"))
 
+CONTROL = KafkaPartition("control", 0)
+
 
 class Log:
     """A partition of a compacted topic."""
@@ -50,7 +53,7 @@ class Log:
         self.end = 0
 
     def append(self, key: bytes, value: bytes | None) -> int:
-        self.records.append(Record(self.end, key, value))
+        self.records.append(Record(CONTROL, self.end, key, value))
         self.end += random.Random(self.end).randint(1, 2)  # markers of transactions have offsets, too
         return self.records[-1].offset
 
@@ -164,7 +167,7 @@ def test_loaded_range_writes_no_borders_again_and_missing_ones_are_an_error() ->
     """Else a table of many ranges would write all of them for each."""
     load = TableLoad(5, tuple((str(number),) for number in range(75)), 1)
     before = Document(Stored(5, 1, 0, "n"), loads={5: load})
-    records = [Record(at, key, value) for at, (key, value) in enumerate(changed(Document(), before))]
+    records = [Record(CONTROL, at, key, value) for at, (key, value) in enumerate(changed(Document(), before))]
     assert [one.key for one in records] == [
         b"0/position",
         *(b"0/borders/5/%d" % at for at in (0, 30, 60)),
@@ -264,8 +267,8 @@ def test_slot_mark_counts_only_for_its_range_and_slots() -> None:
 def test_invalid_control_record_is_refused_with_topic_name(value: bytes) -> None:
     wanted = pytest.raises(DestinationRefused, match=r"topic c.*start the one that wrote it")
     with wanted:
-        document_of([Record(0, b"0/position", value)], "topic c")
+        document_of([Record(CONTROL, 0, b"0/position", value)], "topic c")
     with pytest.raises(DestinationRefused):
-        claims([Record(0, CLAIM, value)], "topic c")
+        claims([Record(CONTROL, 0, CLAIM, value)], "topic c")
     with pytest.raises(DestinationRefused):
-        is_marked([Record(0, MARK_KEY, value)], INTENT, "topic c")
+        is_marked([Record(CONTROL, 0, MARK_KEY, value)], INTENT, "topic c")

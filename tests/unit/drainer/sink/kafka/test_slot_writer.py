@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from binlog.topic.kafka import KafkaPartition, Record
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
@@ -16,7 +17,6 @@ from drainer.sink.errors import DestinationDown, Fenced
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Outgoing
-from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions.control_records import claim_key, claim_value
@@ -77,7 +77,14 @@ class Unchanged:
         return 7
 
     def everything(self, partition: int, deadline: RetryDeadline, *, begin: int, records_max: int) -> list[Record]:
-        return [Record(begin, claim_key((7, "main")), claim_value(Identity(7, "main", "d"), CLAIM_ID))]
+        return [
+            Record(
+                KafkaPartition("control", 0),
+                begin,
+                claim_key((7, "main")),
+                claim_value(Identity(7, "main", "d"), CLAIM_ID),
+            )
+        ]
 
     def close(self) -> None:
         self.closed = True

@@ -95,8 +95,7 @@ class _Said(logging.Handler):
 
 
 class TopicReader(PartitionReader):
-    """Read records from brokers. `partitions`: the number of partitions of each topic. Belongs to no consumer group,
-    and commits no offsets."""
+    """Reads the records of topics. `partitions`: the number of partitions of each topic."""
 
     def __init__(
         self,

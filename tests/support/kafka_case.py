@@ -19,7 +19,6 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.schema.filter import Filter
 from drainer.schema.job_policy import Policy
-from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink
 from tests.support.change_replay import replay_changes
@@ -32,7 +31,7 @@ ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
 def sink(settings: dict[str, Any]) -> KafkaSink:
     section = KafkaSection.model_validate({"slots": 3, **settings}, by_alias=True, by_name=False)
     section.check()
-    return KafkaSink(section, Publication(section.options(), section.router(), {}, {}))
+    return KafkaSink(section)
 
 
 def set_waits(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:

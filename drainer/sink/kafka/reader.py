@@ -59,7 +59,7 @@ class Reader:
     def committed(self, partition: int, deadline: RetryDeadline) -> list[Record]:
         """Return all committed records. Waits until no transaction is open there."""
         end = self.settled_end(partition, deadline)
-        return self._read(partition, 0, end, committed=True, deadline=deadline)
+        return self._read(partition, 0, end, deadline, committed=True)
 
     def settled_end(self, partition: int, deadline: RetryDeadline) -> int:
         """Wait until no transaction is open in a partition; return the end offset, after the last marker."""
@@ -74,12 +74,12 @@ class Reader:
             # Otherwise the marker was written between the two queries, at offset `end`: query again.
 
     def everything(
-        self, partition: int, deadline: RetryDeadline, *, begin: int = 0, records_max: int | None = None
+        self, partition: int, deadline: RetryDeadline, *, begin: int = 0, records_max: int = 0
     ) -> list[Record]:
-        """Return every record from offset `begin` on, at most `records_max`, including those of aborted and open
-        transactions."""
+        """Return every record from offset `begin` on, at most `records_max`, 0: all, including those of aborted and
+        open transactions."""
         end = self.end(partition, deadline)
-        return self._read(partition, begin, end, committed=False, deadline=deadline, records_max=records_max)
+        return self._read(partition, begin, end, deadline, committed=False, records_max=records_max)
 
     def end(self, partition: int, deadline: RetryDeadline, *, committed: bool = False) -> int:
         """Return the offset after everything that was ever written; with `committed` after what no open transaction
@@ -99,16 +99,10 @@ class Reader:
                 deadline.failed(found)
 
     def _read(
-        self,
-        partition: int,
-        begin: int,
-        end: int,
-        *,
-        committed: bool,
-        deadline: RetryDeadline,
-        records_max: int | None = None,
+        self, partition: int, begin: int, end: int, deadline: RetryDeadline, *, committed: bool, records_max: int = 0
     ) -> list[Record]:
-        """Return the records at offsets from `begin` to below `end`. There need not be a record at either offset."""
+        """Return the records at offsets from `begin` to below `end`, at most `records_max`, 0: all. There need not be
+        a record at either offset."""
         if begin >= end:
             return []
         place, found = KafkaPartition(self._topic, partition), list[Record]()
@@ -132,7 +126,7 @@ class Reader:
                 at = reader.ended.pop(place, None) if not records else records[0].offset + 1
                 if at is None:
                     deadline.failed(DestinationDown(f"{self._topic}-{partition} is not read: {reader.last_error}"))
-                elif at >= end or len(found) == records_max:
+                elif at >= end or 0 < records_max <= len(found):
                     return found
 
     def close(self) -> None:

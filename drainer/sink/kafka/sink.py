@@ -82,7 +82,7 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Return the sink, not opened yet. Raises ConfigError."""
-    return KafkaSink(to, Publication(to.options(), to.router(), {}, {}))
+    return KafkaSink(to)
 
 
 class KafkaSink:
@@ -91,16 +91,15 @@ class KafkaSink:
     wants: Final = Wants.CHANGES
     stored_generated: Final = True
 
-    def __init__(
-        self, config: KafkaSection, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`publication`: without topics yet."""
+    def __init__(self, config: KafkaSection) -> None:
+        """Raises ConfigError."""
+        publication = Publication(config.options(), config.router(), {}, {})  # without topics yet
         self.name = f"kafka://{config.brokers}/{publication.router.default_topic}"
         self.retry_for_s = config.retry_for.total_seconds()
         self.advance_s = config.resolved_interval.total_seconds()
         self._config = config
         self._publication = publication
-        self._monotonic = monotonic
+        self._monotonic = time.monotonic
         self._stop = threading.Event()
         self._driver: Driver | None = None
         self._topics: TopicCounts | None = None

@@ -104,16 +104,14 @@ class KafkaSlotWriter:
                 if kept is not None:
                     kept.producer.drop()
                 deadline.failed(error)
-            except SchemaIdMissing:
-                # A table version that the driver has not seen yet. Only the driver talks to the registry.
+            except BaseException as error:
                 if kept is not None:
                     self._abort(kept.producer)
+                if not isinstance(error, SchemaIdMissing):
+                    raise
+                # A table version that the driver has not seen yet. Only the driver talks to the registry.
                 required = self.publication.required_schemas(self.publication.tables_in(segment))
                 return Receipt(slot, segment.change_count, 0, 0, json.dumps([list(one) for one in required]))
-            except BaseException:
-                if kept is not None:
-                    self._abort(kept.producer)
-                raise
             else:
                 deadline.over()
                 self._keep(slot, replace(kept, marked=self.intent, end=self._end_behind(slot)))

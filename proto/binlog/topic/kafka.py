@@ -19,7 +19,6 @@ STORED_S = 30.0  # how long brokers may take to store what was sent
 MESSAGES_MAX = 64  # that one read returns
 AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
 
-
 _READING = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": AHEAD_KBYTES}
 # A message that is refused or too late must not be passed over by later ones: what lies behind it would count as all.
 _GAPLESS = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}

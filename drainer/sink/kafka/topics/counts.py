@@ -158,12 +158,11 @@ class TopicCounts:
             self._prepared |= {(topic, table.key) for topic, table in new}
             return self.publication
 
-    def register(self, required: Iterable[RequiredSchema]) -> Publication:
-        """Register these schemas. Return the publication with their ids. Raises SchemaRefused, DestinationDown."""
+    def register(self, required: Iterable[RequiredSchema]) -> None:
+        """Register these schemas. Raises SchemaRefused, DestinationDown."""
         with self._lock:
             assert self._registry is not None, "the configuration is refused without a registry"
             self.publication = self.publication.with_ids(self._registry.register_all(required))
-            return self.publication
 
     def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         self.publication = self.publication.with_topics(counts, sizes)

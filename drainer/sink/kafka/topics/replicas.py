@@ -5,7 +5,7 @@ replicas than that could never be written, so it is refused. If it has enough, b
 waits for them.
 
 If one broker alone may acknowledge a message, the guarantees depend on that broker: what it has acknowledged is lost
-with its disk, and if it is killed, a transaction may stay open for ever (open_transactions.py). Such topics are named
+with its disk, and if it is killed, a transaction may stay open for ever (reader.py). Such topics are named
 in the log, or refused if `replication-check` says so.
 """
 
@@ -34,10 +34,7 @@ def check_new(topics: Topics, name: str, config: KafkaSection) -> None:
     if config.required_acks != -1:
         return
     if config.replication_check == "stop" and factor < 2:
-        raise DestinationRefused(
-            f'topic {name} is not created: replication-factor is 1, and replication-check is "stop": {_lost(config)}; '
-            f"{_CHANGE_IT}"
-        )
+        raise _stops(f"topic {name} is not created: replication-factor is 1", config)
     try:
         wanted = topics.default_min_insync()
     except DestinationRefused as error:
@@ -51,10 +48,7 @@ def check_new(topics: Topics, name: str, config: KafkaSection) -> None:
         )
         return
     if config.replication_check == "stop" and wanted < 2:
-        raise DestinationRefused(
-            f"topic {name} is not created: the brokers' min.insync.replicas is {wanted}, and replication-check is "
-            f'"stop": {_lost(config)}; {_CHANGE_IT}'
-        )
+        raise _stops(f"topic {name} is not created: the brokers' min.insync.replicas is {wanted}", config)
     if factor < wanted:
         raise DestinationRefused(
             f"topic {name} is not created: replication-factor is {factor}, and the brokers' min.insync.replicas is "
@@ -91,10 +85,7 @@ def _report(alone: Sequence[str], config: KafkaSection) -> None:
     """`alone`: topics whose messages one broker alone may acknowledge, and why."""
     if config.replication_check == "stop":
         more = f", and {len(alone) - 1} more topics" if len(alone) > 1 else ""
-        raise DestinationRefused(
-            f'one broker alone may acknowledge messages of topic {alone[0]}{more}, and replication-check is "stop": '
-            f"{_lost(config)}; {_CHANGE_IT}"
-        )
+        raise _stops(f"one broker alone may acknowledge messages of topic {alone[0]}{more}", config)
     _log.warning(
         "one broker alone may acknowledge messages of these topics",
         topics=list(alone[:_NAMED_MAX]),
@@ -102,6 +93,10 @@ def _report(alone: Sequence[str], config: KafkaSection) -> None:
         lost=_lost(config),
         change=_CHANGE_IT.partition(", or ")[0],
     )
+
+
+def _stops(why: str, config: KafkaSection) -> DestinationRefused:
+    return DestinationRefused(f'{why}, and replication-check is "stop": {_lost(config)}; {_CHANGE_IT}')
 
 
 def _lost(config: KafkaSection) -> str:

@@ -20,8 +20,7 @@ from binlog.runtime.config import load_or_exit
 from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
 from drainer.schema.errors import SchemaError
-from drainer.spark.startup.session_opening import Opening
-from drainer.temporary_files import check_data_dir, temporary_folder
+from drainer.spark.startup.session_opening import opened
 
 if TYPE_CHECKING:
     from drainer.service.check import TableCheck
@@ -153,17 +152,10 @@ def _stopped_by_signals() -> asyncio.Event:
 async def run(config: Config) -> None:
     """Run until a signal, until --until-now is reached, or until something fails, which is raised."""
     stop = _stopped_by_signals()
-    check_data_dir(config.data_dir)
-    with temporary_folder():
-        spark = config.spark
-        output = config.data_dir / "spark.log"
-        opening = Opening(master=spark.master, output=output, conf=spark.conf, stopping=stop.is_set)
-        try:
-            from drainer.service.daemon import drain
+    with opened(config, "spark.log", stop.is_set) as opening:
+        from drainer.service.daemon import drain
 
-            await drain(config, opening, stop)
-        finally:
-            await asyncio.to_thread(opening.close)
+        await drain(config, opening, stop)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from drainer.config import Config
 from drainer.ranges.progress import LoadProgress
 from drainer.sink.base import AnySink, TableLoad
 from drainer.sink.errors import Fenced
-from drainer.spark.startup.session_opening import Opening
-from drainer.temporary_files import check_data_dir, temporary_folder
+from drainer.spark.startup.session_opening import Opening, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,14 +39,8 @@ def spark_session(config: Config, stop: threading.Event, opening: Opening | None
     if opening is not None:
         yield opening.session()
         return
-    check_data_dir(config.data_dir)
-    master, output = config.spark.master, config.data_dir / "spark-tasks.log"
-    with temporary_folder():
-        own = Opening(master=master, output=output, conf=config.spark.conf, stopping=stop.is_set)
-        try:
-            yield own.session()
-        finally:
-            own.close()
+    with opened(config, "spark-tasks.log", stop.is_set) as own:
+        yield own.session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +107,7 @@ def distribute(
     with contextlib.suppress(Stopped), spark_session(config, stop, opening) as session:
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
-        for setting, host in {**config.syncer.to.hosts(), "upstream.host": config.upstream.host}.items():
-            warn_of_loopback(config.spark.master, setting, host)
+        warn_of_loopback(config.spark.master, {**config.syncer.to.hosts(), "upstream.host": config.upstream.host})
         context = session.sparkContext
         rows, size = context.accumulator(0), context.accumulator(0)
         left = {(part.table_id, part.part): part.left for share in shares for part in share}

@@ -161,8 +161,7 @@ class SparkRun:
     def _start(self) -> None:
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
-        for setting, host in self._config.syncer.to.hosts().items():
-            warn_of_loopback(self._config.spark.master, setting, host)
+        warn_of_loopback(self._config.spark.master, self._config.syncer.to.hosts())
         self._session = self._opening.session()
         self._follow_executors()
         self._start_query()

@@ -6,12 +6,11 @@ the network may then read the data or impersonate the server; a warning is logge
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import ssl
 from typing import Any, Final
 
 from binlog.errors import ConfigError
+from binlog.runtime.fields import is_loopback
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 from pymysql.err import OperationalError
@@ -23,7 +22,6 @@ _log = get_logger(__name__)
 
 # CR_SSL_CONNECTION_ERROR: the server offers no TLS.
 NO_TLS: Final = 2026
-_LOCAL_NAMES: Final = frozenset({"localhost", ""})
 
 
 def _skip(config: ServerConfig) -> str:
@@ -56,8 +54,7 @@ def context(config: ServerConfig) -> ssl.SSLContext:
             made = Security(config.ssl_ca, config.ssl_cert, config.ssl_key).ssl_context(server=False)
             assert made is not None, "TLS is on where a CA is set"
         elif config.skip_verify:
-            made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            made.minimum_version = ssl.TLSVersion.TLSv1_2
+            made = unverified()
             if config.ssl_cert:
                 made.load_cert_chain(config.ssl_cert, config.ssl_key or None)
         else:
@@ -70,11 +67,9 @@ def context(config: ServerConfig) -> ssl.SSLContext:
     return made
 
 
-@functools.cache
 def unverified() -> ssl.SSLContext:
     """For a connection that is encrypted if the server offers it and verifies nothing."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # TLS 1.2 and newer
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
     return made
@@ -102,19 +97,12 @@ def report(config: ServerConfig) -> None:
     """Log once what is not verified."""
     if config.skip_verify:
         _log.warning("skip-verify: the destination's certificate and name are not verified", address=config.address)
-    elif not required(config) and config.password and not _is_local(config.host):
+    elif not required(config) and config.password and not is_loopback(config.host):
         _log.warning(
             "the destination's certificate is not verified, and the connection may not even be encrypted: set "
             "[syncer.to.security] ssl-ca",
             address=config.address,
         )
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in _LOCAL_NAMES
 
 
 class _NotInClear:

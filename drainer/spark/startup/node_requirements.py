@@ -7,7 +7,6 @@ the driver's build when they start, and exit if theirs differs.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import itertools
 import os
 import re
@@ -16,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from binlog.runtime.fields import is_loopback
 from binlog.runtime.log import get_logger
 from binlog.runtime.version import commit_hash, release
 
@@ -145,17 +145,13 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
         late.cancel()
 
 
-def warn_of_loopback(master: str, what: str, host: str) -> None:
-    """Warn of a loopback address with a remote master: tasks would wait for minutes before they fail."""
-    if not master.startswith("local") and is_loopback(host):
-        _log.warning("executors on other nodes cannot reach a loopback address", master=master, what=what, host=host)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+def warn_of_loopback(master: str, hosts: Mapping[str, str]) -> None:
+    """Warn of loopback addresses with a remote master: tasks would wait for minutes before they fail. `hosts`: by the
+    setting that names them."""
+    for what, host in hosts.items() if not master.startswith("local") else ():
+        if is_loopback(host):
+            text = "executors on other nodes cannot reach a loopback address"
+            _log.warning(text, master=master, what=what, host=host)
 
 
 def _warn_late(master: str, wait_s: float) -> None:

@@ -5,8 +5,9 @@ The JVM needs several seconds, mostly on one processor, so it is started first, 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup.jvm_launch import Jvm, start_jvm
+from drainer.temporary_files import check_data_dir, temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from drainer.config import Config
 
 
 class Opening:
@@ -82,3 +86,16 @@ class Opening:
         warm_up = WarmUp(session, max(1, session.sparkContext.defaultParallelism))
         self.finish_warm_up = partial(warm_up.finish, self._stopping)
         return session
+
+
+@contextlib.contextmanager
+def opened(config: Config, log: str, stopping: Callable[[], bool]) -> Iterator[Opening]:
+    """Start Spark, whose log is `log` in data-dir, and use a folder for all temporary files of this process while
+    inside. Raises ConfigError."""
+    check_data_dir(config.data_dir)
+    spark, output = config.spark, config.data_dir / log
+    with (
+        temporary_folder(),
+        contextlib.closing(Opening(master=spark.master, output=output, conf=spark.conf, stopping=stopping)) as opening,
+    ):
+        yield opening

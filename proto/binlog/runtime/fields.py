@@ -261,3 +261,11 @@ def default_host() -> str:
             if not address.is_loopback:
                 return str(address)
     return "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a server at this address or name is on the machine itself, as one without any host is."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in ("localhost", "")

@@ -228,7 +228,7 @@ def test_loopback_address_is_warned_of_on_cluster(
     monkeypatch.setattr(
         node_requirements, "_log", type("Log", (), {"warning": lambda _self, _text, **kw: said.append(kw["host"])})()
     )
-    warn_of_loopback(master, "[syncer.to] host", host)
+    warn_of_loopback(master, {"[syncer.to] host": host, "upstream.host": "db.example"})
     assert said == ([host] if told else [])
 
 

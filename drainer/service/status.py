@@ -95,7 +95,7 @@ class Status:
         self._verification = verification
         self._history = History()
         self._stop = stop
-        self._steer = steer
+        self.steer = steer
         self._asked = ""
         self.phase = "starting Spark"
         self._node_id = node_id
@@ -108,12 +108,6 @@ class Status:
         self._rows_seen = 0
         self._rows_at = time.monotonic()
         self._waiting_since_s: float | None = None
-
-    def routes(self) -> Mapping[str, Page]:
-        return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
-
-    def actions(self) -> Mapping[str, Action]:
-        return {STATE: self._change_state, CHANGEFEED: self._steer}
 
     def observe(self) -> None:
         """Update metrics and the time of the last row; called about once a second."""
@@ -235,10 +229,10 @@ class Status:
         is_current = self._lag_s() - self._scheduler.steering.delay_ms / 1000 < max(self._synced_after_s, _SYNCED_LAG_S)
         return is_quiet and is_current and not self._scheduler.watermark_state.held_back
 
-    async def _status(self) -> Response:
+    async def status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
 
-    async def _change_state(self, request: Request) -> Response:
+    async def change_state(self, request: Request) -> Response:
         """Pause or close this drainer; the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
@@ -252,15 +246,15 @@ class Status:
         self._stop(event)
         return result(f"apply action {action} success!", OK)
 
-    async def _home(self) -> Response:
+    async def home(self) -> Response:
         return html_response(page(self.document(), self._history, time.monotonic()))
 
-    async def _ready(self) -> Response:
+    async def ready(self) -> Response:
         now = FAILURES.now
         has_failed_long = now is not None and time.time() - now.since_s > FAILING_MAX_S
         return ready_response(self.phase or (f"{now.what}: {now.error}" if now and has_failed_long else ""))
 
-    async def _commit_ts(self) -> Response:
+    async def commit_ts(self) -> Response:
         return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
 
 
@@ -330,7 +324,6 @@ def _pump(view: PumpView) -> dict[str, object]:
 #
 # Waiting for a destination that is down may take long, and the page shows why.
 
-PATHS = ("/", "/status", "/ready", "/commit_ts")
 STATE = "PUT /state/{node_id}/{action}"
 CHANGEFEED = "PUT /changefeed/{node_id}/{command}"
 
@@ -355,12 +348,6 @@ class StartingPages:
             return f"standby of {self._running_at}"
         return (self.load and self.load.phase()) or "opening the destination"
 
-    def routes(self) -> Mapping[str, Page]:
-        return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
-
-    def actions(self) -> Mapping[str, Action]:
-        return {STATE: self._refuse, CHANGEFEED: self._refuse_command}
-
     def document(self) -> dict[str, object]:
         return {
             "PumpPos": None,
@@ -374,23 +361,23 @@ class StartingPages:
             **error_fields(FAILURES),
         }
 
-    async def _status(self) -> Response:
+    async def status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
 
-    async def _home(self) -> Response:
+    async def home(self) -> Response:
         return html_response(starting_page(self.document()))
 
-    async def _ready(self) -> Response:
+    async def ready(self) -> Response:
         return ready_response("" if self._running_at else self._phase())
 
-    async def _commit_ts(self) -> Response:
+    async def commit_ts(self) -> Response:
         return result("this drainer has not opened its destination yet", FAILED)
 
-    async def _refuse(self, request: Request) -> Response:
+    async def change_state(self, request: Request) -> Response:
         what = self._phase() if self._running_at else "starting"
         return result(f"this drainer is {what}, apply {request.path['action']} failed!", FAILED)
 
-    async def _refuse_command(self, request: Request) -> Response:
+    async def steer(self, request: Request) -> Response:
         text = f"this drainer is starting, {request.path['command']} is not possible yet"
         return result(text, CONFLICT, status=CONFLICT)
 
@@ -402,13 +389,15 @@ class PageSwitch:
         self.shown = shown
 
     def routes(self) -> Mapping[str, Page]:
-        def page(path: str) -> Page:
-            return lambda: self.shown.routes()[path]()
-
-        return {path: page(path) for path in PATHS}
+        return {
+            "/": lambda: self.shown.home(),
+            "/status": lambda: self.shown.status(),
+            "/ready": lambda: self.shown.ready(),
+            "/commit_ts": lambda: self.shown.commit_ts(),
+        }
 
     def actions(self) -> Mapping[str, Action]:
-        def action(place: str) -> Action:
-            return lambda request: self.shown.actions()[place](request)
-
-        return {place: action(place) for place in (STATE, CHANGEFEED)}
+        return {
+            STATE: lambda request: self.shown.change_state(request),
+            CHANGEFEED: lambda request: self.shown.steer(request),
+        }

@@ -148,7 +148,7 @@ async def test_pages_of_a_starting_drainer_show_its_first_load(config: Path) -> 
             return super().packets(sql, block_bytes)
 
         async def look(self) -> None:
-            found.append([(await pages.routes()[path]()).body.decode() for path in ("/status", "/", "/ready")])
+            found.append([(await page()).body.decode() for page in (pages.status, pages.home, pages.ready)])
 
     with cluster(MemoryEtcd(), Watching(IDS, ROWS, [], ROWS)):
         assert await daemon._first_load(settings(config), asyncio.Event(), pages, mock.Mock())

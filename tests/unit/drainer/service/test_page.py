@@ -108,10 +108,10 @@ async def test_pages_name_standby_and_the_drainer_that_it_waits_for() -> None:
     assert " · standby: h2:8249, h3:8249" in page({**DOCUMENT, "Standbys": ["h2:8249", "h3:8249"]})
     assert "Building an index beside the stream: ALTER x (5 s)" in page({**DOCUMENT, "Building": ["ALTER x (5 s)"]})
     pages = StartingPages("d1", "mysql:h:3306")
-    assert (await pages.routes()["/ready"]()).status == 503
+    assert (await pages.ready()).status == 503
     pages.wait_for("h1:8249")
-    assert "standby of h1:8249" in (await pages.routes()["/"]()).body.decode()
-    assert (await pages.routes()["/ready"]()).status == 200
+    assert "standby of h1:8249" in (await pages.home()).body.decode()
+    assert (await pages.ready()).status == 200
     pages.wait_for("")
     assert pages.document()["Phase"] == "opening the destination"
 

@@ -56,7 +56,7 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
     state.watermark_ts = seconds_ago(2)
     progress.batch_since_s = time.time()
     assert phase() == "applying the first batch"
-    assert (await status._ready()).status == 200
+    assert (await status.ready()).status == 200
     state.applied_ts = seconds_ago(5)
     assert phase() == ""
     progress.batch_since_s = 0.0

@@ -18,7 +18,7 @@ from drainer.apply.batch_planner import DELAY_STEP_MS, ceiling, final
 from drainer.apply.progress import Refused
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import Scheduler, Steering
-from drainer.service.status import CHANGEFEED, StartingPages
+from drainer.service.status import CHANGEFEED, PageSwitch, StartingPages
 from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.sink.base import Intent
 from tests.unit.drainer.service.test_scheduler import Position, Pumps, made, mark, next_until
@@ -339,5 +339,5 @@ async def test_transaction_of_a_begun_batch_is_not_skipped() -> None:
 async def test_starting_drainer_cannot_be_steered_yet() -> None:
     pages = StartingPages("d", "x")
     request = Request("PUT", {"node_id": "d", "command": "pause"}, {}, b"")
-    answer = await pages.actions()[CHANGEFEED](request)
+    answer = await PageSwitch(pages).actions()[CHANGEFEED](request)
     assert answer.status == 409 and b"this drainer is starting, pause is not possible yet" in answer.body

@@ -168,16 +168,14 @@ class FirstStart:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position that `open` found. `fresh`: the destination had no position of this changefeed before. `settled`:
-    ids of DDL jobs that a crash had interrupted and that `open` found to be complete; `commit_ts` includes them.
-    `missing`: which of the tables of FirstStart the destination does not have. `loads`: those of a first load, complete
-    or not. `verifications`: the last comparisons with upstream."""
+    """The position that `open` found. `fresh`: the destination had no position of this changefeed before. `missing`:
+    which of the tables of FirstStart the destination does not have. `loads`: those of a first load, complete or not.
+    `verifications`: the last comparisons with upstream."""
 
     commit_ts: int
     schema_version: int
     intent: Intent | None
     fresh: bool
-    settled: tuple[int, ...] = ()
     missing: tuple[TableName, ...] = ()
     loads: tuple[TableLoad, ...] = ()
     verifications: tuple[Verification, ...] = ()

@@ -66,22 +66,24 @@ class DdlUndecided(DestinationError):
 
 
 class DataError(DestinationError):
-    """A row could not be written. `schema`, `table`: the row's table; `commit_ts`: its transaction (0: not known yet).
-    For a row of a slot, `table_id` and `identity` identify the net row, and `shown` is its text."""
+    """A row could not be written. `schema`, `table`: the row's table; `key`: the unique key that refused it, or "";
+    `commit_ts`: its transaction (0: not known yet). For a row of a slot, `table_id` and `identity` identify the net
+    row, and `shown` is its text."""
 
-    def __init__(self, message: str, *, schema: str, table: str) -> None:
+    def __init__(self, message: str, *, schema: str, table: str, key: str = "") -> None:
         super().__init__(message)
         self.schema = schema
         self.table = table
+        self.key = key
         self.commit_ts = 0
         self.table_id = 0
         self.identity = b""
         self.shown = ""
 
     @classmethod
-    def of(cls, shape: TableShape, text: str, **more: str) -> Self:
+    def of(cls, shape: TableShape, text: str, key: str = "") -> Self:
         """Return the error of a row of this table."""
-        return cls(f"{shape.schema}.{shape.table}: {text}", schema=shape.schema, table=shape.table, **more)
+        return cls(f"{shape.schema}.{shape.table}: {text}", schema=shape.schema, table=shape.table, key=key)
 
     def name_transaction(self, commit_ts: int, start_ts: int, keys: str) -> None:
         """Add to the message which transaction it is and how to skip it. `keys`: keys of its rows in this table."""
@@ -111,10 +113,6 @@ class UniqueConflict(DataError):
     """A row of the destination, not changed by this range, has a unique value that upstream gave to another row.
 
     Upstream's index is probably being dropped (rule 12): the pipeline may run that job early and try again."""
-
-    def __init__(self, message: str, *, schema: str, table: str, key: str) -> None:
-        super().__init__(message, schema=schema, table=table)
-        self.key = key
 
 
 class RowMissing(DataError):

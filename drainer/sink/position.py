@@ -15,7 +15,7 @@ all. There are SqlPositionStore below (servers and SQLite), which says what the 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -92,18 +92,9 @@ def intent_text(intent: Intent, stage: str) -> str:
 def intent_of(text: str, label: str) -> tuple[Intent, str]:
     """An intent and its stage. Raises DestinationRefused."""
     try:
-        plan: Mapping[str, Any] = json.loads(text)
-        opened = Intent(
-            after_ts=int(plan["after_ts"]),
-            until_ts=int(plan["until_ts"]),
-            slots=int(plan["slots"]),
-            chunk_rows=int(plan["chunk_rows"]),
-            hash_version=int(plan["hash_version"]),
-            digest=str(plan["digest"]),
-            pumps=tuple(str(node_id) for node_id in plan["pumps"]),
-            counts=tuple(int(count) for count in plan["counts"]),
-        )
-        return opened, str(plan["phase"])
+        plan: dict[str, Any] = json.loads(text)
+        stage = str(plan.pop("phase"))
+        return Intent(**{**plan, "pumps": tuple(plan["pumps"]), "counts": tuple(plan["counts"])}), stage
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DestinationRefused(
             f"{label}: the open range in drainer_position was not written by this version of the drainer "

@@ -39,7 +39,7 @@ class Failures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[str, Failure] = {}
-        self._last: Failure | None = None
+        self.last: Failure | None = None  # the most recent reported failure, current or not
 
     def failed(self, what: str, error: BaseException, *, tries: int = 1, failing_s: float = 0.0) -> None:
         """Count `tries` failures of the operation `what`; pass TRIES_REPORTED to report it at once. `failing_s`: how
@@ -50,7 +50,7 @@ class Failures:
             after = replace(before, error=str(error), last_s=now_s, tries=before.tries + tries)
             self._found[what] = after
             if after.tries >= TRIES_REPORTED:
-                self._last = after
+                self.last = after
 
     def clear(self, what: str) -> None:
         with self._lock:
@@ -62,12 +62,6 @@ class Failures:
         with self._lock:
             reported = (failure for failure in self._found.values() if failure.tries >= TRIES_REPORTED)
             return min(reported, key=lambda failure: failure.since_s, default=None)
-
-    @property
-    def last(self) -> Failure | None:
-        """The most recent reported failure, current or not."""
-        with self._lock:
-            return self._last
 
 
 FAILURES = Failures()

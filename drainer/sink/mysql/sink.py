@@ -118,19 +118,17 @@ class MySQLSink:
         bin_ = self._bin = RecycleBin(self._config, identity)
         background = self._background = BackgroundIndexes(self._config, driver, self._stop)
         runner = self._ddl = DdlRunner(driver, bin_, background)
-        settled = driver.patiently("settling DDL", lambda session: runner.settle())
+        driver.patiently("settling DDL", lambda session: runner.settle())
         stored = driver.patiently("position", lambda session: driver.store(session).read())
         if stored is None:
             raise PositionMoved(f"{driver.changefeed.label}: its row is gone from drainer_position")
         driver.patiently("recycle bin", bin_.read)
         self._moved(stored.commit_ts, stored.schema_version)
-        fresh = missing is not None
         return Position(
             stored.commit_ts,
             stored.schema_version,
             stored.intent,
-            fresh,
-            settled,
+            missing is not None,
             missing or (),
             tuple(self.loads()),
             tuple(driver.patiently("verifications", lambda session: driver.store(session).verifications())),

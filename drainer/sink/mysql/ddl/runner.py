@@ -136,12 +136,9 @@ class DdlRunner:
                 self._driver.lose()
                 deadline.failed(error)
 
-    def settle(self) -> tuple[int, ...]:
-        """Find out whether a job that a crash interrupted took effect, and finish it if it did.
-
-        Returns ids of jobs that are now done. Raises DdlUndecided."""
+    def settle(self) -> None:
+        """Find out whether a job that a crash interrupted took effect, and finish it if it did. Raises DdlUndecided."""
         session = self._driver.session()
-        settled: list[int] = []
         for mark in self._driver.store(session).open_jobs():
             plan = JobPlan.parse(mark.plan)
             if mark.state == BUILDING:
@@ -154,11 +151,9 @@ class DdlRunner:
                 self._run_from(plan)
             else:
                 self._run_from(replace(plan, statement=plan.statement + 1, before=None))
-            settled.append(plan.job_id)
             _log.warning(
                 "the DDL that a crash interrupted has run in the destination", job=plan.job_id, commit_ts=plan.commit_ts
             )
-        return tuple(settled)
 
     def _happened(self, session: ServerSession, plan: JobPlan) -> bool:
         if plan.before is None or plan.may_repeat:

@@ -44,10 +44,6 @@ class UniqueSurprise(DataError):
     """A row conflicts with another row's unique key: write again with `thorough`. Leaves this package only for a
     segment of several transactions, which are then applied one by one."""
 
-    def __init__(self, message: str, *, schema: str, table: str, key: str) -> None:
-        super().__init__(message, schema=schema, table=table)
-        self.key = key
-
 
 class Writer:
     """Writes through one session. `thorough`, after a UniqueSurprise: all touched keys are deleted first, then rows are

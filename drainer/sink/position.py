@@ -111,21 +111,41 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
 #
 # A fence is the WHERE of its UPDATE: it must change exactly one row.
 
+
+def definition(columns: str, *key: str) -> str:
+    """The columns of one of these tables, after those of the changefeed, and its key. Of a type SQLite only looks
+    whether it is a number."""
+    of_key = ", ".join(("cluster_id", "changefeed", *key))
+    head = "cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL"
+    return f"({head}, {columns}, PRIMARY KEY ({of_key}))"
+
+
+TABLES: Final = {
+    "drainer_position": definition(
+        "commit_ts BIGINT UNSIGNED NOT NULL, schema_version BIGINT NOT NULL, epoch BIGINT UNSIGNED NOT NULL, "
+        "node_id VARCHAR(255) NOT NULL, intent MEDIUMTEXT"
+    ),
+    "drainer_ddl": definition(
+        "job_id BIGINT NOT NULL, state VARCHAR(8) NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, "
+        "schema_version BIGINT NOT NULL, statement INT NOT NULL, plan LONGTEXT NOT NULL",
+        "job_id",
+    ),
+    "drainer_load": definition(
+        "table_id BIGINT NOT NULL, part INT NOT NULL, borders LONGTEXT, loaded BIGINT NOT NULL", "table_id", "part"
+    ),
+    "drainer_check": definition(
+        "table_id BIGINT NOT NULL, table_name VARCHAR(140) NOT NULL, verified_ts BIGINT UNSIGNED NOT NULL, "
+        "checked_ts BIGINT UNSIGNED NOT NULL, differences BIGINT NOT NULL",
+        "table_id",
+    ),
+}
 Value = int | str | None
 OURS = "cluster_id=? AND changefeed=?"
 _VERSION = "schema_version=CASE WHEN schema_version<? THEN ? ELSE schema_version END"
 
 
 class Tables(Protocol):
-    """A database within a transaction, and whose rows are meant. A `?` stands for a value, a `{name}` for a table."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def key(self) -> tuple[int, str]:
-        """cluster_id and changefeed, as they are stored."""
-        ...
+    """A database within a transaction. A `?` stands for a value, a `{name}` for a table."""
 
     def execute(self, text: str, values: Sequence[Value]) -> int:
         """How many rows it found."""
@@ -138,21 +158,19 @@ class Tables(Protocol):
 class SqlPositionStore:
     """The stored state of one changefeed. The caller begins and ends the transaction. Methods with an `epoch` raise
     Fenced if another epoch is stored, and PositionMoved if the stored position is not the expected one; nothing is
-    changed then."""
+    changed then. `label`: names the changefeed and the destination, for errors; `key`: cluster_id and changefeed, as
+    they are stored."""
 
     tables: Tables
-
-    @property
-    def label(self) -> str:
-        """Names the changefeed and the destination, for errors."""
-        return self.tables.label
+    label: str
+    key: tuple[int, str]
 
     def read(self) -> Stored | None:
         """Return the stored position, None if the changefeed has none. Raises DestinationRefused if it cannot be
         read."""
         rows = self.tables.query(
             f"SELECT commit_ts, schema_version, epoch, node_id, intent FROM {{drainer_position}} WHERE {OURS}",
-            self.tables.key,
+            self.key,
         )
         if not rows:
             return None
@@ -165,14 +183,14 @@ class SqlPositionStore:
         of SCHEMA_ID. Loads of an earlier position are forgotten, with the marks of what they created: jobs below 0. All
         of this precedes the position, because the caller may have no transaction, and no position may be found without
         its load."""
-        self.tables.execute(f"DELETE FROM {{drainer_load}} WHERE {OURS}", self.tables.key)
-        self.tables.execute(f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<0", self.tables.key)
+        self.tables.execute(f"DELETE FROM {{drainer_load}} WHERE {OURS}", self.key)
+        self.tables.execute(f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<0", self.key)
         if loads:
             self._put_load(TableLoad(SCHEMA_ID, ()))
         self.tables.execute(
             "INSERT INTO {drainer_position}"
             " (cluster_id, changefeed, commit_ts, schema_version, epoch, node_id, intent) VALUES (?,?,?,?,0,'',NULL)",
-            (*self.tables.key, commit_ts, schema_version),
+            (*self.key, commit_ts, schema_version),
         )
 
     def take_epoch(self, epoch: int, node_id: str) -> int:
@@ -211,7 +229,7 @@ class SqlPositionStore:
     def _swap(self, to: str, values: Sequence[Value], where: str, wanted: Sequence[Value]) -> bool:
         """Update this changefeed's row to `to` if it matches `where`. Return whether it did."""
         text = f"UPDATE {{drainer_position}} SET {to} WHERE {OURS} AND {where}"
-        return self.tables.execute(text, (*values, *self.tables.key, *wanted)) == 1
+        return self.tables.execute(text, (*values, *self.key, *wanted)) == 1
 
     def job(self, job_id: int) -> JobMark | None:
         return next(iter(self._jobs("job_id=?", job_id)), None)
@@ -224,7 +242,7 @@ class SqlPositionStore:
         rows = self.tables.query(
             "SELECT job_id, state, commit_ts, schema_version, statement, plan FROM {drainer_ddl}"
             f" WHERE {OURS} AND {where} ORDER BY job_id",
-            (*self.tables.key, value),
+            (*self.key, value),
         )
         return [
             JobMark(int(job_id), str(state), int(commit_ts), int(version), int(statement), str(plan))
@@ -237,19 +255,19 @@ class SqlPositionStore:
             "REPLACE INTO {drainer_ddl}"
             " (cluster_id, changefeed, job_id, state, commit_ts, schema_version, statement, plan)"
             " VALUES (?,?,?,?,?,?,?,?)",
-            (*self.tables.key, mark.job_id, mark.state, mark.commit_ts, mark.schema_version, mark.statement, mark.plan),
+            (*self.key, mark.job_id, mark.state, mark.commit_ts, mark.schema_version, mark.statement, mark.plan),
         )
 
     def forget_job(self, job_id: int) -> None:
         """Remove the mark of a job of which nothing was executed. A job that is DONE is kept."""
         text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id=? AND state<>?"
-        self.tables.execute(text, (*self.tables.key, job_id, DONE))
+        self.tables.execute(text, (*self.key, job_id, DONE))
 
     def loads(self) -> list[TableLoad]:
         """The loads of tables, ordered by id and part."""
         rows = self.tables.query(
             f"SELECT table_id, part, borders, loaded FROM {{drainer_load}} WHERE {OURS} ORDER BY table_id, part",
-            self.tables.key,
+            self.key,
         )
         return [_load_of(int(table_id), int(part), text, int(loaded)) for table_id, part, text, loaded in rows]
 
@@ -265,7 +283,7 @@ class SqlPositionStore:
         self.tables.execute(
             "REPLACE INTO {drainer_load} (cluster_id, changefeed, table_id, part, borders, loaded)"
             " VALUES (?,?,?,?,?,?)",
-            (*self.tables.key, load.table_id, load.part, borders, load.loaded),
+            (*self.key, load.table_id, load.part, borders, load.loaded),
         )
 
     def step_load(self, table_id: int, part: int, number: int) -> bool:
@@ -273,7 +291,7 @@ class SqlPositionStore:
         Raises PositionMoved if it is not the next one."""
         key = table_id, part
         text = f"UPDATE {{drainer_load}} SET loaded=? WHERE {OURS} AND table_id=? AND part=? AND loaded=?"
-        if self.tables.execute(text, (number + 1, *self.tables.key, *key, number)) == 1:
+        if self.tables.execute(text, (number + 1, *self.key, *key, number)) == 1:
             return True
         if any((one.table_id, one.part) == key and one.loaded > number for one in self.loads()):
             return False
@@ -290,7 +308,7 @@ class SqlPositionStore:
         rows = self.tables.query(
             "SELECT table_id, table_name, verified_ts, checked_ts, differences FROM {drainer_check}"
             f" WHERE {OURS} ORDER BY table_id",
-            self.tables.key,
+            self.key,
         )
         return [Verification(int(row[0]), str(row[1]), *map(int, row[2:])) for row in rows]
 
@@ -300,18 +318,18 @@ class SqlPositionStore:
         for table_id in before:
             if table_id not in known:
                 text = f"DELETE FROM {{drainer_check}} WHERE {OURS} AND table_id=?"
-                self.tables.execute(text, (*self.tables.key, table_id))
+                self.tables.execute(text, (*self.key, table_id))
         for one in found:
             self.tables.execute(
                 "REPLACE INTO {drainer_check} (cluster_id, changefeed, table_id, table_name, verified_ts, checked_ts,"
                 " differences) VALUES (?,?,?,?,?,?,?)",
-                (*self.tables.key, *astuple(one.after(before.get(one.table_id)))),
+                (*self.key, *astuple(one.after(before.get(one.table_id)))),
             )
 
     def purge_jobs(self, *, before: int, before_ts: int) -> None:
         """Remove the jobs that are DONE and have an id below `before` and a commit_ts below `before_ts`."""
         text = f"DELETE FROM {{drainer_ddl}} WHERE {OURS} AND job_id<? AND commit_ts<? AND state=?"
-        self.tables.execute(text, (*self.tables.key, before, before_ts, DONE))
+        self.tables.execute(text, (*self.key, before, before_ts, DONE))
 
 
 def _load_of(table_id: int, part: int, text: str | None, loaded: int) -> TableLoad:
@@ -325,10 +343,6 @@ def _load_of(table_id: int, part: int, text: str | None, loaded: int) -> TableLo
 class ConsumerPosition(SqlPositionStore):
     """The position of the consumer that the changefeed's name names. Nothing of it is written."""
 
-    @property
-    def label(self) -> str:
-        return f"kafka-consumer {self.tables.key[1]!r}"
-
     def read(self) -> Stored | None:
         """Every row and DDL up to the position is there, and none above it (kafka_consumer.core.Resume). The version
         changes with each DDL, and is below that of every job. Raises PositionMoved while a DDL runs, and soon after its
@@ -336,7 +350,7 @@ class ConsumerPosition(SqlPositionStore):
         from drainer.schema.state import FINISH_LAG_MS_MAX  # executors import this module, and need no schema
 
         query = "SELECT position, ddl FROM tidb_binlog.kafka_consumer WHERE name=?"
-        rows = self.tables.query(query, self.tables.key[1:])
+        rows = self.tables.query(query, self.key[1:])
         if not rows or not rows[0][0]:
             return None
         found = json.loads(str(rows[0][0]))

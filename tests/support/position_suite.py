@@ -263,7 +263,7 @@ class LoadSuite:
     def test_a_first_position_forgets_loads_of_an_earlier_one(self, stores: Transactions, loads: bool) -> None:
         with stores(OURS) as store:
             assert isinstance(store, SqlPositionStore)
-            store.tables.execute(f"DELETE FROM {{drainer_position}} WHERE {SQL_OURS}", store.tables.key)
+            store.tables.execute(f"DELETE FROM {{drainer_position}} WHERE {SQL_OURS}", store.key)
             for job_id in (-5, 5):
                 store.mark_job(JobMark(job_id, DONE, 100))
             store.create(100, loads=loads)

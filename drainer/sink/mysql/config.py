@@ -57,7 +57,6 @@ class ServerConfig:
     index_wait_s: float = 1.0
     takeover: Takeover = "same-node"
     schema: str = "tidb_binlog"
-    checkpoint_table: str = "checkpoint"
     checkpoint_every_s: float = 3.0
     limits: StatementLimits = StatementLimits()
     allow_triggers: bool = False

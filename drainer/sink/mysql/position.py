@@ -17,38 +17,18 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.statements import qualified, quote
-from drainer.sink.position import OURS, ConsumerPosition, SqlPositionStore, Value
+from drainer.sink.position import OURS, TABLES, ConsumerPosition, SqlPositionStore, Value, definition
 
 _RANGE: Final = f"{OURS} AND until_ts=? AND phase=?"
-_TABLES: Final = (
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_position ("
-    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL,"
-    b" commit_ts BIGINT UNSIGNED NOT NULL, schema_version BIGINT NOT NULL,"
-    b" epoch BIGINT UNSIGNED NOT NULL, node_id VARCHAR(255) NOT NULL, intent MEDIUMTEXT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_mark ("
-    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL,"
-    b" until_ts BIGINT UNSIGNED NOT NULL, phase VARCHAR(8) NOT NULL, slot INT NOT NULL,"
-    b" after_ts BIGINT UNSIGNED NOT NULL, epoch BIGINT UNSIGNED NOT NULL,"
-    b" chunks_done INT NOT NULL, chunks_total INT NOT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed, until_ts, phase, slot)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_ddl ("
-    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, job_id BIGINT NOT NULL,"
-    b" state VARCHAR(8) NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, schema_version BIGINT NOT NULL,"
-    b" statement INT NOT NULL, plan LONGTEXT NOT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed, job_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_load ("
-    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
-    b" part INT NOT NULL, borders LONGTEXT NULL, loaded BIGINT NOT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed, table_id, part)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_check ("
-    b" cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL, table_id BIGINT NOT NULL,"
-    b" table_name VARCHAR(140) NOT NULL, verified_ts BIGINT UNSIGNED NOT NULL, checked_ts BIGINT UNSIGNED NOT NULL,"
-    b" differences BIGINT NOT NULL,"
-    b" PRIMARY KEY (cluster_id, changefeed, table_id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-    b"CREATE TABLE IF NOT EXISTS %(schema)s.%(checkpoint)s"
-    b" (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
-)
+_TABLES: Final = TABLES | {
+    "drainer_mark": definition(
+        "until_ts BIGINT UNSIGNED NOT NULL, phase VARCHAR(8) NOT NULL, slot INT NOT NULL, "
+        "after_ts BIGINT UNSIGNED NOT NULL, epoch BIGINT UNSIGNED NOT NULL, chunks_done INT NOT NULL, "
+        "chunks_total INT NOT NULL",
+        *("until_ts", "phase", "slot"),
+    )
+}
+_CHECKPOINT: Final = b"`checkpoint`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +36,6 @@ class Changefeed:
     """A changefeed's rows in these tables, as SQL."""
 
     schema: bytes
-    checkpoint: bytes
     cluster_id: int
     name_literal: bytes
     name: str
@@ -66,7 +45,6 @@ class Changefeed:
     def of(config: ServerConfig, identity: Identity, session: ServerSession) -> Changefeed:
         return Changefeed(
             quote(config.schema),
-            quote(config.checkpoint_table),
             identity.cluster_id,
             session.literal(identity.changefeed),
             identity.changefeed,
@@ -92,14 +70,6 @@ class _Tables:
     session: ServerSession
     changefeed: Changefeed
 
-    @property
-    def label(self) -> str:
-        return self.changefeed.label
-
-    @property
-    def key(self) -> tuple[int, str]:
-        return self.changefeed.cluster_id, self.changefeed.name
-
     def execute(self, text: str, values: Sequence[Value]) -> int:
         return self.session.execute(self._text(text, values))
 
@@ -107,8 +77,7 @@ class _Tables:
         return self.session.query(self._text(text, values))
 
     def _text(self, text: str, values: Sequence[Value]) -> bytes:
-        names = ("drainer_position", "drainer_mark", "drainer_ddl", "drainer_load", "drainer_check")
-        tables = {name: self.changefeed.table(name).decode() for name in names}
+        tables = {name: self.changefeed.table(name).decode() for name in _TABLES}
         first, *rest = (piece.format_map(tables).encode() for piece in text.split("?"))
         pieces = [first]
         for value, piece in zip(values, rest, strict=True):
@@ -136,7 +105,7 @@ class ServerPositionStore(SqlPositionStore):
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
         """Set the epoch of every slot's mark of this stage, and create the marks that do not exist. Waits for open
         transactions of older attempts: they commit before this and are seen, or find no row afterwards."""
-        range_ = (*self.tables.key, intent.until_ts, stage)
+        range_ = (*self.key, intent.until_ts, stage)
         self.tables.execute(f"UPDATE {{drainer_mark}} SET epoch=? WHERE {_RANGE}", (epoch, *range_))
         rows = [(*range_, slot, intent.after_ts, epoch) for slot in range(intent.slots)]
         self.tables.execute(
@@ -149,7 +118,7 @@ class ServerPositionStore(SqlPositionStore):
     def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None:
         rows = self.tables.query(
             f"SELECT epoch, chunks_done, chunks_total FROM {{drainer_mark}} WHERE {_RANGE} AND slot=?",
-            (*self.tables.key, intent.until_ts, stage, slot),
+            (*self.key, intent.until_ts, stage, slot),
         )
         return ChunkMark(*(int(cell or 0) for cell in rows[0])) if rows else None
 
@@ -160,7 +129,7 @@ class ServerPositionStore(SqlPositionStore):
         found = self.tables.execute(
             f"UPDATE {{drainer_mark}} SET chunks_done=?, chunks_total=? WHERE {_RANGE}"
             " AND slot=? AND epoch=? AND chunks_done=? AND chunks_total IN (0,?)",
-            (chunk + 1, total, *self.tables.key, intent.until_ts, stage, slot, epoch, chunk, total),
+            (chunk + 1, total, *self.key, intent.until_ts, stage, slot, epoch, chunk, total),
         )
         return found == 1
 
@@ -168,24 +137,26 @@ class ServerPositionStore(SqlPositionStore):
         """Return the slots of which some chunks, but not all, are done."""
         rows = self.tables.query(
             f"SELECT slot FROM {{drainer_mark}} WHERE {_RANGE} AND chunks_done<chunks_total ORDER BY slot",
-            (*self.tables.key, intent.until_ts, stage),
+            (*self.key, intent.until_ts, stage),
         )
         return [int(row[0] or 0) for row in rows]
 
     def purge_chunks(self, intent: Intent) -> None:
         """Remove the marks of a finished range, of all stages, and all older marks."""
         text = f"DELETE FROM {{drainer_mark}} WHERE {OURS} AND until_ts<=?"
-        self.tables.execute(text, (*self.tables.key, intent.until_ts))
+        self.tables.execute(text, (*self.key, intent.until_ts))
 
 
 def store(session: ServerSession, changefeed: Changefeed) -> ServerPositionStore:
     """In the session's transaction."""
-    return ServerPositionStore(_Tables(session, changefeed))
+    key = changefeed.cluster_id, changefeed.name
+    return ServerPositionStore(_Tables(session, changefeed), changefeed.label, key)
 
 
 def consumer_store(session: ServerSession, consumer: Changefeed) -> ConsumerPosition:
     """The same of a `kafka-consumer`, whose name is the changefeed's."""
-    return ConsumerPosition(_Tables(session, consumer))
+    key = consumer.cluster_id, consumer.name
+    return ConsumerPosition(_Tables(session, consumer), f"kafka-consumer {consumer.name!r}", key)
 
 
 def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
@@ -209,8 +180,15 @@ def create_tables(session: ServerSession, changefeed: Changefeed) -> None:
     session.execute(
         b"CREATE DATABASE IF NOT EXISTS " + changefeed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
     )
-    for text in _TABLES:
-        session.execute(text % {b"schema": changefeed.schema, b"checkpoint": changefeed.checkpoint})
+    for name, columns in _TABLES.items():
+        session.execute(
+            b"CREATE TABLE IF NOT EXISTS %s %s DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+            % (changefeed.table(name), columns.encode())
+        )
+    session.execute(
+        b"CREATE TABLE IF NOT EXISTS %s.%s (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+        % (changefeed.schema, _CHECKPOINT)
+    )
 
 
 def read_checkpoint(session: ServerSession, changefeed: Changefeed) -> tuple[int, int, bool] | None:
@@ -221,8 +199,7 @@ def read_checkpoint(session: ServerSession, changefeed: Changefeed) -> tuple[int
     changefeed whose position was deleted starts anew, and a second changefeed does not begin at the first one's
     position. Raises DestinationRefused if the row is not the original's JSON."""
     rows = session.query(
-        b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d"
-        % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id)
+        b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d" % (changefeed.schema, _CHECKPOINT, changefeed.cluster_id)
     )
     if not rows:
         return None
@@ -251,7 +228,7 @@ def write_checkpoint(
     text = json.dumps(row, separators=(",", ":"))
     session.execute(
         b"REPLACE INTO %s.%s (clusterID, checkPoint) VALUES (%d,%s)"
-        % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id, session.literal(text))
+        % (changefeed.schema, _CHECKPOINT, changefeed.cluster_id, session.literal(text))
     )
 
 

@@ -21,7 +21,7 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import MissingRows
-from drainer.sink.position import DONE, JobMark, SqlPositionStore, Stored, Value, purge_old_jobs
+from drainer.sink.position import DONE, TABLES, JobMark, SqlPositionStore, Stored, Value, purge_old_jobs
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, rows
@@ -33,36 +33,14 @@ from drainer.sink.sqlite.snapshot import FileSnapshot
 
 # The position of a SQLite file, in the same tables as in a server (drainer/sink/position.py), in the file itself.
 
-_TABLES: Final = {
-    "drainer_position": "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, "
-    "node_id TEXT NOT NULL, intent TEXT, PRIMARY KEY (cluster_id, changefeed)",
-    "drainer_ddl": "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, "
-    "schema_version INTEGER NOT NULL, statement INTEGER NOT NULL, plan TEXT NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed, job_id)",
-    "drainer_load": "table_id INTEGER NOT NULL, part INTEGER NOT NULL, borders TEXT, loaded INTEGER NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed, table_id, part)",
-    "drainer_check": "table_id INTEGER NOT NULL, table_name TEXT NOT NULL, verified_ts INTEGER NOT NULL, "
-    "checked_ts INTEGER NOT NULL, differences INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, table_id)",
-}
-_NAMES: Final = {name: quote(table_name("tidb_binlog", name)) for name in _TABLES}
+_NAMES: Final = {name: quote(table_name("tidb_binlog", name)) for name in TABLES}
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """See position.Tables. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed
-    twin."""
+    """See position.Tables."""
 
     connection: sqlite3.Connection
-    identity: Identity
-
-    @property
-    def label(self) -> str:
-        return f"changefeed {self.identity.changefeed!r} of cluster {self.identity.cluster_id}"
-
-    @property
-    def key(self) -> tuple[int, str]:
-        unsigned = self.identity.cluster_id
-        return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, self.identity.changefeed)
 
     def execute(self, text: str, values: Sequence[Value]) -> int:
         return self.connection.execute(text.format_map(_NAMES), tuple(values)).rowcount
@@ -72,14 +50,16 @@ class _Tables:
 
 
 def position_store(connection: sqlite3.Connection, identity: Identity) -> SqlPositionStore:
-    """In the connection's transaction."""
-    return SqlPositionStore(_Tables(connection, identity))
+    """In the connection's transaction. A cluster id is unsigned and SQLite's integers are not: it is stored as its
+    signed twin."""
+    unsigned, changefeed = identity.cluster_id, identity.changefeed
+    key = (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, changefeed)
+    return SqlPositionStore(_Tables(connection), f"changefeed {changefeed!r} of cluster {unsigned}", key)
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    for name, columns in _TABLES.items():
-        key = "cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {_NAMES[name]} ({key}, {columns})")
+    for name, columns in TABLES.items():
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {_NAMES[name]} {columns}")
 
 
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:

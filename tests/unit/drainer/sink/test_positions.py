@@ -228,7 +228,7 @@ def consumer_at(applied_ts: int, *ddls: int, running: str | None = None) -> Cons
     resume = Resume(applied_ts, ddls=frozenset((ts, ts - 1, "DROP TABLE t", n) for n, ts in enumerate(ddls)))
     rows = [("other", resume_text(Resume(99)), None), ("new", "", None), ("ours", resume_text(resume), running)]
     connection.executemany("INSERT INTO kafka_consumer VALUES (?,?,?)", rows)
-    return ConsumerPosition(sink.position_store(connection, Identity(0, "ours", "")).tables)
+    return ConsumerPosition(sink.position_store(connection, Identity(0, "", "")).tables, "x", (0, "ours"))
 
 
 DDL_TS = tso.compose(1 << 40, 3)
@@ -239,14 +239,13 @@ def test_tables_of_a_consumer_are_at_its_position_and_each_ddl_is_a_version() ->
     assert settled(consumer_at(LATER_TS)) == Stored(LATER_TS, 0, 0)
     assert settled(consumer_at(LATER_TS, DDL_TS)) == settled(consumer_at(LATER_TS, DDL_TS, DDL_TS))
     assert settled(consumer_at(LATER_TS, DDL_TS)) == Stored(LATER_TS, -DDL_TS, 0)
-    new = replace(consumer_at(1).tables, identity=Identity(0, "new", ""))  # type: ignore[type-var]
-    with pytest.raises(DestinationRefused, match=r"kafka-consumer 'new': .*nothing has been applied yet"):
-        settled(ConsumerPosition(new))
+    with pytest.raises(DestinationRefused, match=r"x: .*nothing has been applied yet"):
+        settled(replace(consumer_at(1), key=(0, "new")))
 
 
 @pytest.mark.parametrize(
     ("at_ts", "running"), [(DDL_TS, None), (tso.compose((1 << 40) + FINISH_LAG_MS_MAX, 9), None), (LATER_TS, "{}")]
 )
 def test_tables_of_a_consumer_are_not_compared_soon_after_a_ddl(at_ts: int, running: str | None) -> None:
-    with pytest.raises(PositionMoved, match=f"'ours': the DDL at {DDL_TS} has not run, or not been finished"):
+    with pytest.raises(PositionMoved, match=f"x: the DDL at {DDL_TS} has not run, or not been finished"):
         settled(consumer_at(at_ts, DDL_TS, running=running))

@@ -11,7 +11,7 @@ import pytest
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.position import Changefeed, store
+from drainer.sink.mysql.position import Changefeed, consumer_store, store
 from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import Stored
@@ -58,6 +58,7 @@ def test_a_schema_may_have_any_name() -> None:
     session = SimpleNamespace(
         literal=lambda text: b"'" + text.encode() + b"'", query=lambda text: texts.append(text) or []
     )
-    changefeed = Changefeed(b"`a?{b}`", b"`c`", 7, b"'ma?in'", "ma?in", "x")
+    changefeed = Changefeed(b"`a?{b}`", 7, b"'ma?in'", "ma?in", "x")
+    assert consumer_store(cast(Any, session), changefeed).label == "kafka-consumer 'ma?in'"
     assert store(cast(Any, session), changefeed).read() is None
     assert texts[0].endswith(b" FROM `a?{b}`.`drainer_position` WHERE cluster_id=7 AND changefeed='ma?in'")

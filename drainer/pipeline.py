@@ -162,7 +162,11 @@ class Pipeline:
     def run(self, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Apply a complete batch. Raises BatchRefused, Stopped, and the errors of the destination and the schema."""
         with self._turn():
-            self._check_start(plan)
+            if plan.after_ts != self.progress.position_ts:
+                raise BatchRefused(
+                    f"batch ({plan.after_ts}, {plan.until_ts}] does not begin at the destination's position "
+                    f"{self.progress.position_ts}"
+                )
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
             with self._reported():
@@ -200,7 +204,8 @@ class Pipeline:
         if plan.mode is Mode.LARGE:
             assert self._pull_large is not None, "a LARGE plan needs pull_large"
             try:
-                self._run_large(plan, self._pull_large)
+                with self._pull_large(plan, self.progress) as merged:
+                    self._in_driver.run(plan, merged)
             finally:
                 return_freed_memory()
             return Mode.LARGE
@@ -210,10 +215,6 @@ class Pipeline:
                 return Mode.DISTRIBUTED
         self._in_driver.run(plan, list(binlogs(micro_batch.messages())))
         return Mode.DRIVER
-
-    def _run_large(self, plan: PlannedBatch, pull_large: PullLarge) -> None:
-        with pull_large(plan, self.progress) as merged:
-            self._in_driver.run(plan, merged)
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -244,10 +245,3 @@ class Pipeline:
         """Store the position in the destination if that has been put off (ranges that loopback-control left out)."""
         with self._lock:
             self._in_driver.store_position()
-
-    def _check_start(self, plan: PlannedBatch) -> None:
-        if plan.after_ts != self.progress.position_ts:
-            raise BatchRefused(
-                f"batch ({plan.after_ts}, {plan.until_ts}] does not begin at the destination's position "
-                f"{self.progress.position_ts}"
-            )

@@ -174,22 +174,20 @@ class DistributedBatches:
         have committed stays committed, and the next run skips it.
 
         Raises Stopped, and DestinationDown if it fails for as long as the sink retries."""
-        patience = RetryDeadline("batch", self._parallel().retry_for_s, self._stop)
-        task_s = TASK_RETRY_S
-        while True:
-            try:
-                found = micro_batch.distribute(replace(job, retry_for_s=task_s))
-            except DestinationDown as error:
-                if not self._parallel().retry_for_s:
-                    raise
-                try:
-                    patience.failed(error)
-                except DestinationDown as last:
-                    raise (Stopped("stopped while slots failed") if self._stop.is_set() else last) from error
-                task_s = min(2 * task_s, TASK_RETRY_S_MAX)
-            else:
-                patience.over()
-                return found
+        retry_for_s, job = self._parallel().retry_for_s, replace(job, retry_for_s=TASK_RETRY_S / 2)
+
+        def once() -> Sequence[Receipt]:
+            nonlocal job
+            job = replace(job, retry_for_s=min(2 * job.retry_for_s, TASK_RETRY_S_MAX))
+            return micro_batch.distribute(job)
+
+        patience = RetryDeadline("batch", retry_for_s, self._stop)
+        try:
+            return patience.repeat(once, (DestinationDown,) if retry_for_s else ())
+        except DestinationDown as error:
+            if retry_for_s and self._stop.is_set():
+                raise Stopped("stopped while slots failed") from error
+            raise
 
     def _name(self, error: DataError, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
@@ -245,15 +243,12 @@ class DistributedBatches:
         return plan.intent
 
     def _order(self, slots: int) -> ReadOrder:
-        return self._segments.order(self._packed_view(), slots)
-
-    def _packed_view(self) -> PackedView:
-        """The current schema, packed."""
+        """With the current schema, which is packed once."""
         view = self._provider.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._parallel().prepare(view)
             self._packed = view, PackedView.of(view)
-        return self._packed[1]
+        return self._segments.order(self._packed[1], slots)
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self._sink.parallel

@@ -15,7 +15,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import PlannedBatch
-from drainer.apply.large_transaction import Section, sections, small_payloads, works
+from drainer.apply.large_transaction import Section, sections, works
 from drainer.apply.progress import Decisions, Progress, Refused, Wait
 from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, ServedBinlog, read_batch
@@ -98,7 +98,7 @@ class InDriver:
         self._progress = progress
         self._stop = stop
         self._segments = segments_for(destination)
-        self._decoder: RowDecoder | None = None
+        self._decoder: RowDecoder | None = None  # for the last view
         self._running_job = 0
         self._stored_s = -math.inf
         self._is_ahead = False
@@ -198,12 +198,11 @@ class InDriver:
         version = self._provider.schema.applied_version
         match step:
             case Rows():
-                decoder = self._decoder_for(step.view)
+                if self._decoder is None or self._decoder.view is not step.view:
+                    self._decoder = self._segments.decoder(step.view)
                 for section in sections(step):
-                    if section.large:
-                        self._apply_large(section, decoder, version)
-                    else:
-                        self._apply_rows(section, decoder, version)
+                    apply = self._apply_large if section.large else self._apply_rows
+                    apply(section, self._decoder, version)
             case Ddl():
                 self.store_position()
                 self._running_job = step.job.id
@@ -222,7 +221,7 @@ class InDriver:
         """Apply a section in one downstream transaction. If the destination refuses it, apply its transactions one by
         one: the error then names the transaction, and everything before it has been applied (rule 21)."""
         builder = decoder.builder()
-        builder.add_all(small_payloads(section.binlogs))
+        builder.add_all(bytes(one.payload) for one in section.binlogs)  # none of them is large
         work: Segment = builder.finish(section.after_ts, section.until_ts)
         if not work.change_count and self._may_run_ahead(decoder.view):
             self._is_ahead = True
@@ -287,9 +286,3 @@ class InDriver:
         if self._is_ahead:
             self._destination.advance(self._progress.position_ts, self._provider.schema.applied_version)
             self._is_ahead = False
-
-    def _decoder_for(self, view: SchemaView) -> RowDecoder:
-        """A decoder for the current view; kept while the view does not change."""
-        if self._decoder is None or self._decoder.view is not view:
-            self._decoder = self._segments.decoder(view)
-        return self._decoder

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -142,10 +142,3 @@ def _small(one: ServedBinlog, piece_bytes_max: int) -> Iterable[bytes]:
     if not isinstance(payload, memoryview):
         return (payload,)
     return pieces(payload, piece_bytes_max, release=lambda: give_back(payload))
-
-
-def small_payloads(binlogs: Sequence[ServedBinlog]) -> Iterator[bytes]:
-    """The payloads of binlogs, none of which is large."""
-    for one in binlogs:
-        assert isinstance(one.payload, bytes)
-        yield one.payload

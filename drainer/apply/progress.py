@@ -22,7 +22,8 @@ _log = get_logger(__name__)
 
 
 class Stopped(BinlogError):
-    """The daemon is stopping while a batch waits for something; its range is read again at the next start."""
+    """The process is to stop: a batch that waits for something is read again at the next start, and a comparison with
+    upstream has no result."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog.errors import BinlogError
 from binlog.tidb.column import ColumnInfo
-from binlog.tidb.document import Json
 from binlog.tidb.types import BLOBS, FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect
@@ -115,10 +114,7 @@ def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
 
 def has_instant(column: ColumnInfo) -> bool:
     """Whether the default is a TIMESTAMP literal, which depends on the session's time zone."""
-    return column.type.tp is Tp.TIMESTAMP and _is_instant(column.default)
-
-
-def _is_instant(value: Json) -> bool:
+    value = column.default if column.type.tp is Tp.TIMESTAMP else None
     return isinstance(value, str) and INSTANT.fullmatch(value) is not None and not value.startswith("0000")
 
 

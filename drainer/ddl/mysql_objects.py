@@ -16,7 +16,7 @@ from drainer.ddl.lexer import Name, quoted
 from drainer.ddl.mysql_columns import literal
 
 _ALGORITHMS: Final = {1: "MERGE", 2: "TEMPTABLE"}
-_SECURITY: Final = {0: "DEFINER", 1: "INVOKER"}
+_INVOKER: Final = 1
 
 
 def create_database(database: DBInfo, dialect: Dialect, *, if_not_exists: bool = False) -> str:
@@ -61,7 +61,8 @@ def create_view(schema: str, info: TableInfo, *, definer: bool = False, for_read
     user = view.get("view_definer")
     if definer and isinstance(user, Mapping) and not for_reader:
         words.append(_definer(user))
-    words.append(f"SQL SECURITY {'INVOKER' if for_reader else _security(security)}")
+    invokes = for_reader or security == _INVOKER
+    words.append(f"SQL SECURITY {'INVOKER' if invokes else 'DEFINER'}")
     columns = ", ".join(quoted(column.name) for column in info.public_columns)
     return " ".join([*filter(None, words), f"VIEW {quoted(schema, info.name)} ({columns}) AS {select}"])
 
@@ -71,10 +72,6 @@ def _definer(definer: Mapping[str, Json]) -> str:
     if definer.get("CurrentUser") is True or not isinstance(name, str) or not name:
         return ""
     return f"DEFINER = {quoted(name)}@{quoted(host if isinstance(host, str) and host else '%')}"
-
-
-def _security(number: Json | None) -> str:
-    return _SECURITY.get(number, "DEFINER") if isinstance(number, int) else "DEFINER"
 
 
 def create_sequence(schema: str, info: TableInfo) -> str:

@@ -113,7 +113,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> str:
         items += [foreign_key_sql(schema, info.id, key) for key in foreign_keys(info)]
         items += [text for check in checks(info) if (text := check_sql(check, dialect))]
     text = f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(items)})"
-    options = [_charset(info, dialect), _auto_increment(info.auto_inc_id if _counts(info) else 0)]
+    counts = any(is_counted(info, column) for column in shown_columns(info))
+    options = [_charset(info, dialect), _auto_increment(info.auto_inc_id if counts else 0)]
     options += [f"COMMENT = {literal(info.comment)}" if info.comment else "", partitioning_sql(info.partition)]
     return " ".join([text, *filter(None, options)])
 
@@ -219,10 +220,6 @@ def _options(after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[st
 
 def _column(info: TableInfo, column: ColumnInfo, dialect: Dialect) -> str:
     return column_sql(column, dialect, counted=is_counted(info, column))
-
-
-def _counts(info: TableInfo) -> bool:
-    return any(is_counted(info, column) for column in shown_columns(info))
 
 
 def _charset(info: TableInfo, dialect: Dialect) -> str:

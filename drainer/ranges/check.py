@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from binlog.errors import BinlogError
 
+from drainer.apply.progress import Stopped
 from drainer.changes.vector import Ints
 from drainer.ranges.comparison import Counts, RowDifference, changes, counts, differences, sums, unequal
 from drainer.ranges.upstream import (
@@ -35,10 +36,6 @@ from drainer.sink.errors import DestinationDown, PositionMoved, SchemaMoved, Tra
 from drainer.sink.snapshot import DestinationSnapshot, PackedRows, Transaction
 
 ROWS_MAX: Final = 100_000  # of unequal buckets, which are compared one by one; fewer if they are wide
-
-
-class Stopped(BinlogError):
-    """A comparison was ended before its end."""
 
 
 @dataclass(frozen=True, slots=True)

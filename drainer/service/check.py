@@ -24,8 +24,9 @@ from binlog.cluster.upstream import cluster_id
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
 
+from drainer.apply.progress import Stopped
 from drainer.config import Config
-from drainer.ranges.check import Stopped, Table, passes
+from drainer.ranges.check import Table, passes
 from drainer.ranges.comparison import RowDifference
 from drainer.ranges.upstream import Source, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider

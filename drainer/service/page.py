@@ -20,12 +20,13 @@ TABLES_NAMED = 10
 def page(document: Mapping[str, Any], history: History | None = None, now_s: float = 0.0) -> str:
     """Return the page. `document`: that of drainer.service.status.Status. `history`: samples for `charts`."""
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
+    position = str(document["PositionTime"])[:19] if document["Position"] else "the beginning"
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
     synced = "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
     facts = (
         Fact("lag", span_text(lag_s), synced, _lag_mood(document, lag_s)),
-        Fact("position", _time(document), f"commit_ts {document['Position']}"),
+        Fact("position", position, f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
         Fact("batches", f"{sum(document['Batches'].values()):,}", f"{batches}{size}"),
@@ -103,11 +104,6 @@ def _failing(document: Mapping[str, Any]) -> list[Alarm]:
     tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
     mood = Mood.BAD if document["ErrorSeconds"] >= FAILING_BAD_S else Mood.WARN
     return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}", mood)]
-
-
-def _time(document: Mapping[str, Any]) -> str:
-    text: str = document["PositionTime"]
-    return text[:19] if document["Position"] else "the beginning"
 
 
 def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:

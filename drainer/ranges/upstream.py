@@ -379,17 +379,7 @@ def server_of(section: UpstreamServer) -> ServerConfig:
     """How upstream is reached. Raises ConfigError."""
     if not section.host:
         raise ConfigError("upstream.host: name a TiDB to read; a service has no store to read, see Service.snapshot")
-    return ServerConfig(
-        host=section.host,
-        port=section.port,
-        user=section.user,
-        password=section.plain_password(),
-        ssl_ca=section.security.ssl_ca,
-        ssl_cert=section.security.ssl_cert,
-        ssl_key=section.security.ssl_key,
-        skip_verify=section.security.skip_verify,
-        section="upstream",
-    )
+    return ServerConfig(**section.access(), section="upstream")
 
 
 def open_snapshot(config: ServerConfig, ts: int) -> Snapshot:

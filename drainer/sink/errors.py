@@ -124,10 +124,8 @@ class MissingRows:
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
-        self.count = 0
 
     def note(self, shape: TableShape, rows: int) -> None:
-        self.count += rows
         table = (shape.schema, shape.table)
         if rows and table not in self._told:
             self._told.add(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration, Section
@@ -87,8 +87,13 @@ class ServerSection(Section):
     )  # the value is the decrypted one
     security: TlsSection = Field(default_factory=lambda: TlsSection.model_validate({}))
 
-    def plain_password(self) -> str:
-        """The password that the server gets. Warns if it was encrypted with the key that everybody knows."""
+    def access(self) -> dict[str, Any]:
+        """Address, user and TLS under ServerConfig's names. Warns if the password was encrypted with the key that
+        everybody knows."""
+        address = self.model_dump(include={"host", "port", "user"})
+        return address | self.security.model_dump(include=set(TlsSection.model_fields)) | {"password": self._password()}
+
+    def _password(self) -> str:
         if self.encrypted_password:
             from binlog.runtime.encrypt import warn_of_default_key
 

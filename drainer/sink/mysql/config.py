@@ -50,7 +50,6 @@ class ServerConfig:
     ssl_cert: str = ""
     ssl_key: str = ""
     skip_verify: bool = False
-    connect_timeout_s: int = 10
     read_timeout_s: int = 3600
     retry_for_s: float = 600.0
     lock_wait_s: int = LOCK_WAIT_S

@@ -141,6 +141,7 @@ _LOST: Final = frozenset(
 # Of TiDB, which has rolled back or refused to commit: 8002, 8005, 9007 write conflict, 8022 may be tried again, 8027,
 # 8028 and 8113 the schema has changed meanwhile, 8229 locks outlived their time, 9004 somebody's lock was in the way.
 _AGAIN: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, 8002, 8005, 8022, 8027, 8028, 8113, 8229, 9004, 9007})
+_CONNECT_TIMEOUT_S: Final = 10
 _UNKNOWN_VARIABLE: Final = 1193
 _ASSERTION: Final = 8141
 
@@ -323,7 +324,7 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
             autocommit=True,
             # FOUND_ROWS: a fence that sets what is already there must still count as one row.
             client_flag=CLIENT.FOUND_ROWS | (CLIENT.LOCAL_FILES if config.load_data == "auto" else 0),
-            connect_timeout=config.connect_timeout_s,
+            connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=read_timeout_s,
             write_timeout=read_timeout_s,
             **tls.connect_options(config),

@@ -107,7 +107,8 @@ class Driver:
         while True:
             try:
                 session = self.session()
-                if not (uncertain and self._done(session, done)):
+                stored = self.store(session).read() if uncertain else None
+                if stored is None or not done(stored):
                     uncertain = False
                     label = f"{self.changefeed.label}: {what}"
                     run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
@@ -145,10 +146,6 @@ class Driver:
             self.lose()
             raise
         return session
-
-    def _done(self, session: ServerSession, done: Done) -> bool:
-        stored = self.store(session).read()
-        return stored is not None and done(stored)
 
 
 def run_transaction(session: ServerSession, body: Body, what: str, *, before: str, after: str) -> None:

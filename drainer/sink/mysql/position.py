@@ -159,21 +159,18 @@ def consumer_store(session: ServerSession, consumer: Changefeed) -> ConsumerPosi
     return ConsumerPosition(_Tables(session, consumer), f"kafka-consumer {consumer.name!r}", key)
 
 
-def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
-    """Return the mark if it has this epoch. Raises Fenced."""
+def expect(mark: ChunkMark | None, total: int, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
+    """Return the mark. Raises Fenced if it has another epoch, and PositionMoved if this attempt divides the slot into
+    another number of chunks, `total`, than the attempt before."""
     if mark is None or mark.epoch != epoch:
         held = "its marks are gone" if mark is None else f"its epoch is {mark.epoch}"
         raise Fenced(f"{label}: slot {slot} of ({intent.after_ts}, {intent.until_ts}] is not epoch {epoch}'s: {held}")
-    return mark
-
-
-def check_cut(mark: ChunkMark, total: int, label: str, *, slot: int) -> None:
-    """Raise PositionMoved if this attempt divides the slot into another number of chunks than the attempt before."""
     if mark.total not in (0, total):
         raise PositionMoved(
             f"{label}: slot {slot} was cut into {mark.total} chunks before and into {total} now; the range must be "
             f"decoded, filtered and cut as its intent says"
         )
+    return mark
 
 
 def create_tables(session: ServerSession, changefeed: Changefeed) -> None:

@@ -65,15 +65,8 @@ class MySQLSection(ServerSection, ToSection):
 
     def server(self, syncer: SyncerSettings) -> ServerConfig:
         return ServerConfig(
-            host=self.host,
-            port=self.port,
-            user=self.user,
-            password=self.plain_password(),
+            **self.access(),
             params=tuple(self.params.items()),
-            ssl_ca=self.security.ssl_ca,
-            ssl_cert=self.security.ssl_cert,
-            ssl_key=self.security.ssl_key,
-            skip_verify=self.security.skip_verify,
             takeover=self.takeover,
             allow_triggers=self.allow_triggers,
             load_data=self.load_data,

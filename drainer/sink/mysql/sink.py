@@ -90,11 +90,10 @@ class MySQLSink:
     wants: Final = Wants.NET
     format: Final = SQL_TEXT
 
-    def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self.name = f"mysql://{config.user}@{config.address}"
         self.retry_for_s = config.retry_for_s
         self._config = config
-        self._monotonic = monotonic
         self._stop = threading.Event()
         self._driver: Driver | None = None
         self._ddl: DdlRunner | None = None
@@ -199,7 +198,14 @@ class MySQLSink:
                 return  # the answer to an earlier attempt was lost
             if driver.joined:  # it shares the position, whose lock would let one task write at a time (rule 36)
                 driver.store(session).expect(epoch=driver.epoch, commit_ts=pieces.after_ts)
-            writer = self._writer(session, pieces.until_ts)
+            writer = Writer(
+                session,
+                self._config.limits,
+                until_ts=pieces.until_ts,
+                keys=self._keys,
+                triggers=self._triggers,
+                missing=self._missing,
+            )
             if thorough:  # a row of one piece may be in the way of one in an earlier piece
                 for work in pieces.works():
                     for folded in work.folded:
@@ -209,7 +215,7 @@ class MySQLSink:
                 if work.change_count and not marked:
                     driver.mark(session)
                     marked = True
-                self._write(writer, work, thorough=thorough)
+                writer.write(work, thorough=thorough)
 
         driver.transact(
             f"rows of ({pieces.after_ts}, {pieces.until_ts}]",
@@ -217,18 +223,6 @@ class MySQLSink:
             lambda stored: stored.commit_ts == pieces.until_ts and pieces.until_ts != pieces.after_ts,
         )
         self._moved(pieces.until_ts, schema_version)
-
-    def _writer(self, session: ServerSession, until_ts: int) -> Writer:
-        limits = self._config.limits
-        return Writer(
-            session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
-        )
-
-    @staticmethod
-    def _write(writer: Writer, work: SegmentWork, *, thorough: bool) -> None:
-        writer.ordered(work.ordered.changes)
-        for folded in work.folded:
-            writer.folded(folded, thorough=thorough)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         if commit_ts == self.commit_ts:
@@ -307,11 +301,11 @@ class MySQLSink:
         self._moved(intent.until_ts, schema_version)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
-        assert self._ddl is not None, "open() comes first"
+        assert self._ddl is not None and self._bin is not None, "open() comes first"
         self._keys.forget()
         self._ddl.run(step, may_exist=may_exist)
         if recycle_plan.concerns(step):
-            self._open().patiently("recycle bin", self._recycled().read)
+            self._open().patiently("recycle bin", self._bin.read)
         self._moved(step.commit_ts, step.job.schema_version)
 
     def loads(self) -> list[TableLoad]:
@@ -425,15 +419,11 @@ class MySQLSink:
         )
 
     def _checkpoint_is_due(self) -> bool:
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         if now_s < self._checkpoint_due_s:
             return False
         self._checkpoint_due_s = now_s + self._config.checkpoint_every_s
         return True
-
-    def _recycled(self) -> RecycleBin:
-        assert self._bin is not None, "open() comes first"
-        return self._bin
 
     def _moved(self, commit_ts: int, schema_version: int) -> None:
         self.commit_ts = commit_ts

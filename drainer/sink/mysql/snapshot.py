@@ -187,16 +187,9 @@ class _ServerTransaction:
             yield from _packed(self.session, codec, statement.sql)
 
     def write(self, work: SegmentWork) -> None:
-        writer = Writer(
-            self.session,
-            self.config.limits,
-            until_ts=self.commit_ts,
-            keys=self.keys,
-            triggers=self.triggers,
-        )
-        writer.ordered(work.ordered.changes)
-        for folded in work.folded:
-            writer.folded(folded, thorough=self.thorough)
+        limits = self.config.limits
+        writer = Writer(self.session, limits, until_ts=self.commit_ts, keys=self.keys, triggers=self.triggers)
+        writer.write(work, thorough=self.thorough)
 
 
 def _select(session: ServerSession, codec: Codec) -> bytes:

@@ -57,26 +57,28 @@ class SQLiteFile:
             os.close(self._lock)
             raise DestinationRefused(f"{path} cannot be used as an SQLite file: {error}") from error
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """BEGIN IMMEDIATE … COMMIT; rolls back when the body raises. Raises DestinationDown when the file is busy
-        for long or the disk refuses."""
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            raise DestinationDown(f"{self.path}: {error}") from error
-        try:
-            yield self.connection
-            crash_point("sink.before_commit")
-            self.connection.execute("COMMIT")
-        except BaseException as error:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise DestinationDown(f"{self.path}: {error}") from error
-            raise
-        crash_point("sink.after_commit")
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """See `transaction`."""
+        return transaction(self.connection, self.path)
 
     def close(self) -> None:
         self.connection.close()
         os.close(self._lock)
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """BEGIN IMMEDIATE … COMMIT; rolls back when the body raises. Raises DestinationDown when the file is busy for long
+    or the disk refuses."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")  # no other writer until it ends
+        yield connection
+        crash_point("sink.before_commit")
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.DatabaseError):
+            raise DestinationDown(f"{path}: {error}") from error
+        raise
+    crash_point("sink.after_commit")

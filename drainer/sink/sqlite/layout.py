@@ -19,6 +19,7 @@ from binlog.tidb.index import IndexInfo
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
+from drainer.ddl.lexer import quoted
 from drainer.ddl.table_diff import all_indexes
 from drainer.row.layout import replicated
 from drainer.sink.errors import DestinationRefused
@@ -27,9 +28,7 @@ _ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 _ESCAPED: Final = re.compile(r"%(?=2[5E])|\.")
 
 
-def quote(name: str) -> str:
-    """An identifier. In double quotes SQLite would take the name of a column that does not exist for a string."""
-    return "`" + name.replace("`", "``") + "`"
+quote: Final = quoted  # in double quotes SQLite would take the name of a column that does not exist for a string
 
 
 def table_name(schema: str, table: str) -> str:

@@ -16,14 +16,14 @@ from drainer.batch.work import SegmentWork
 from drainer.row.codec import Codec
 from drainer.schema.view import TableVersions
 from drainer.sink.base import Verification
-from drainer.sink.errors import DestinationDown, DestinationRefused, SchemaMoved
+from drainer.sink.errors import DestinationRefused, SchemaMoved
 from drainer.sink.mysql.rows.format import string_literal
 from drainer.sink.position import SqlPositionStore
 from drainer.sink.schema_check import SchemaDifference
 from drainer.sink.snapshot import PackedRows, Transaction, settled
 from drainer.sink.sqlite import rows
 from drainer.sink.sqlite.ddl import sqlite_differences
-from drainer.sink.sqlite.file import BUSY_MS
+from drainer.sink.sqlite.file import BUSY_MS, transaction
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import quote, table_name
 
@@ -78,12 +78,8 @@ class FileSnapshot:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
-            try:
-                connection.execute("BEGIN IMMEDIATE")  # no other writer until it ends
+            with transaction(connection, self._path):
                 yield connection
-                connection.execute("COMMIT")
-            except sqlite3.DatabaseError as error:
-                raise DestinationDown(f"{self._path}: {error}") from error
 
     def close(self) -> None:
         self._connection.close()

@@ -14,7 +14,7 @@ from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import ServerSession, connect
-from drainer.sink.mysql.position import Changefeed, ChunkMark, ServerPositionStore, check_cut, expect
+from drainer.sink.mysql.position import Changefeed, ChunkMark, ServerPositionStore, expect
 from tests.integration.sink.case import server_config
 from tests.support.position_suite import EPOCH, INTENT, OURS, LoadSuite, PositionSuite
 from tests.support.position_suite import FEEDS as IDENTITIES
@@ -147,13 +147,13 @@ class TestChunks:
     def test_a_slot_s_mark_is_judged(self, transaction_of: ServerTransactions) -> None:
         with transaction_of(OURS) as store:
             with pytest.raises(Fenced, match="its marks are gone"):
-                expect(None, store.label, epoch=EPOCH, slot=0, intent=INTENT)
+                expect(None, 3, store.label, epoch=EPOCH, slot=0, intent=INTENT)
             with pytest.raises(Fenced, match="its epoch is 4"):
-                expect(ChunkMark(4, 0, 0), store.label, epoch=EPOCH, slot=0, intent=INTENT)
-            assert expect(ChunkMark(EPOCH, 1, 3), store.label, epoch=EPOCH, slot=0, intent=INTENT).done == 1
+                expect(ChunkMark(4, 0, 0), 3, store.label, epoch=EPOCH, slot=0, intent=INTENT)
+            assert expect(ChunkMark(EPOCH, 1, 3), 3, store.label, epoch=EPOCH, slot=0, intent=INTENT).done == 1
             with pytest.raises(PositionMoved, match="into 3 chunks before and into 4 now"):
-                check_cut(ChunkMark(EPOCH, 1, 3), 4, store.label, slot=0)
-            check_cut(ChunkMark(EPOCH, 0, 0), 4, store.label, slot=0)
+                expect(ChunkMark(EPOCH, 1, 3), 4, store.label, epoch=EPOCH, slot=0, intent=INTENT)
+            expect(ChunkMark(EPOCH, 0, 0), 4, store.label, epoch=EPOCH, slot=0, intent=INTENT)
 
 
 def _step(

@@ -226,11 +226,11 @@ def _bring_back(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPl
     ]
     sql = [*_database(step, server), *(["RENAME TABLE " + ", ".join(pairs)] if pairs else [])]
     views = [text for table in back if table.info.is_view and (text := create_view(table.schema, table.info))]
-    later = [*views, *_foreign_keys(table for table, kept in found if kept)]
+    keys = (text for table, kept in found if kept for text in foreign_key_statements(table.schema, table.info))
     return replace(
         plan,
         use="",
-        sql=(*sql, *later),
+        sql=(*sql, *views, *keys),
         tables=(*plan.tables, *((bin_.schema, kept.name) for _, kept in found if kept is not None)),
         optional_from=len(sql),
     )
@@ -249,7 +249,3 @@ def _database(step: Ddl, server: Server) -> list[str]:
     if step.job.type != ActionType.RECOVER_SCHEMA or database is None:
         return []
     return [create_database(database, server.dialect(), if_not_exists=True)]
-
-
-def _foreign_keys(tables: Iterable[Located]) -> list[str]:
-    return [text for table in tables for text in foreign_key_statements(table.schema, table.info)]

@@ -16,7 +16,7 @@ from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.position import DRIVER, Changefeed, check_cut, expect, mark, store
+from drainer.sink.mysql.position import DRIVER, Changefeed, expect, mark, store
 from drainer.sink.mysql.rows.chunks import Chunk, Phase, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
@@ -127,9 +127,8 @@ class _SlotRun:
         target = self._target
         marks, label = store(self._open(), target.changefeed), target.changefeed.label
         found = marks.chunk(intent=target.intent, stage=target.phase, slot=self._slot)
-        mark = expect(found, label, epoch=target.epoch, slot=self._slot, intent=target.intent)
-        check_cut(mark, len(self._chunks), label, slot=self._slot)
-        return mark.done
+        total = len(self._chunks)
+        return expect(found, total, label, epoch=target.epoch, slot=self._slot, intent=target.intent).done
 
     def _from(self, first: int) -> None:
         for number in range(first, len(self._chunks)):

@@ -10,7 +10,7 @@ from typing import Final
 
 from binlog.runtime.log import get_logger
 
-from drainer.batch.work import Folded, KeyChange, Kind, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, SegmentWork, TableShape
 from drainer.changes.net_rows import columns_of
 from drainer.sink.errors import DataError, MissingRows, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import StatementLimits
@@ -67,6 +67,12 @@ class Writer:
         self._triggers = triggers
         self._missing = missing or MissingRows()
         self._loader = Loader(session, keys, limits.load_rows_min)
+
+    def write(self, work: SegmentWork, *, thorough: bool) -> None:
+        """Write a segment: its ordered changes, then its net rows. Raises as these."""
+        self.ordered(work.ordered.changes)
+        for folded in work.folded:
+            self.folded(folded, thorough=thorough)
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
         """Write net rows of one table: delete stale keys first, then write rows (rules 10: equal keys, and 12: REPLACE

@@ -23,7 +23,7 @@ from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.sink.base import SCHEMA_ID, Identity, Intent, TableLoad
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
-from drainer.sink.position import DONE, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
+from drainer.sink.position import DONE, JobMark, Stored, body_of, refusal, stored_of, taken_meanwhile
 
 # A lock file for the one process that may write to a destination.
 
@@ -235,16 +235,10 @@ def _body_text(body: object) -> str:
 
 
 def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
-    stored = document.stored
-    position = None
-    if stored is not None:
-        position = {**asdict(stored), "intent": None}
-        if stored.intent is not None:
-            position["intent"] = intent_text(stored.intent, stored.stage)
     return {
         "cluster_id": identity.cluster_id,
         "changefeed": identity.changefeed,
-        "position": position,
+        "position": None if document.stored is None else body_of(document.stored),
         "jobs": [asdict(mark) for mark in document.jobs.values()],
         "notes": document.notes,
         "loads": [asdict(load) for load in document.loads.values()],
@@ -253,10 +247,7 @@ def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
 
 def _document_of(body: dict[str, Any], label: str) -> Document:
     found = Document(notes=body["notes"])
-    position = body["position"]
-    if position is not None:
-        intent = intent_of(position["intent"], label)[0] if position["intent"] is not None else None
-        found.stored = Stored(**{**position, "intent": intent})
+    found.stored = None if body["position"] is None else stored_of(body["position"], label)
     found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}
     found.loads = {load["table_id"]: _load_of(load) for load in body.get("loads", ())}
     return found

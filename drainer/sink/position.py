@@ -15,7 +15,7 @@ all. There are SqlPositionStore below (servers and SQLite), which says what the 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -100,6 +100,18 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
             f"{label}: the open range in drainer_position was not written by this version of the drainer "
             f"({error!r}): {text!r}; start the one that wrote it once, to finish it"
         ) from error
+
+
+def body_of(stored: Stored) -> dict[str, Any]:
+    """A position as JSON, its intent as text."""
+    intent = None if stored.intent is None else intent_text(stored.intent, stored.stage)
+    return {**asdict(stored), "intent": intent}
+
+
+def stored_of(body: Mapping[str, Any], label: str) -> Stored:
+    """From what `body_of` returned. Raises DestinationRefused for its intent, and TypeError."""
+    intent, stage = intent_of(body["intent"], label) if body["intent"] is not None else (None, "")
+    return Stored(**{**body, "intent": intent, "stage": stage})
 
 
 # Stores a changefeed's position in tables of its destination, in SQL that both servers and SQLite understand.

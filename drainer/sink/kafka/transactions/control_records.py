@@ -29,7 +29,7 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.position import JobMark, Stored, intent_of, intent_text
+from drainer.sink.position import JobMark, Stored, body_of, intent_of, intent_text, stored_of
 from drainer.sink.retry import RetryDeadline
 
 POSITION_PARTITION: Final = 0
@@ -137,11 +137,8 @@ def document_of(records: Iterable[Record], label: str) -> Document:
 
 
 def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
-    intent, stage = intent_of(body["intent"], label) if body["intent"] is not None else (None, "")
-    stored = Stored(
-        int(body["commit_ts"]), int(body["schema_version"]), epoch, str(body["node_id"]), intent=intent, stage=stage
-    )
-    return Document(stored, notes=dict(body["notes"]))
+    notes = dict(body.pop("notes"))
+    return Document(stored_of({**body, "epoch": epoch}, label), notes=notes)
 
 
 def _load_of(table_id: int, found: dict[str, bytes], label: str) -> TableLoad:
@@ -228,15 +225,9 @@ def _key(epoch: int, name: str) -> bytes:
 
 
 def _position_value(stored: Stored, notes: dict[str, Any]) -> bytes:
-    intent = intent_text(stored.intent, stored.stage) if stored.intent is not None else None
-    body = {
-        "commit_ts": stored.commit_ts,
-        "schema_version": stored.schema_version,
-        "node_id": stored.node_id,
-        "intent": intent,
-        "notes": notes,
-    }
-    return _json(body)
+    """Without what its key and its intent have."""
+    body = {name: value for name, value in body_of(stored).items() if name not in ("epoch", "stage")}
+    return _json(body | {"notes": notes})
 
 
 def _json(value: object) -> bytes:

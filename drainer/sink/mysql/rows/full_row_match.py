@@ -16,15 +16,17 @@ Flavour = str
 
 
 @dataclass(frozen=True, slots=True)
-class OneByOne:
-    """A statement that must change exactly `rows` rows. `loose`: the statement to try if it finds none, because the
-    destination may store the same JSON as another text; None if nothing else may match."""
+class Step:
+    """A statement for ordered changes. `kind`: INSERT writes `statement.tuples`; of DELETE and UPDATE they are the rows
+    that it finds or writes. `loose`: the statement to try if it finds none, because the destination may store the same
+    JSON as another text; None if nothing else may match. `change`: that of an UPDATE or DELETE which must find its
+    row."""
 
-    sql: bytes
-    rows: int
-    change: KeyChange
+    shape: TableShape
+    kind: Kind
+    statement: Statement
     loose: bytes | None = None
-    tuples: Sequence[bytes] = ()
+    change: KeyChange | None = None
 
 
 def exact_single(literal: bytes) -> bytes:
@@ -83,33 +85,27 @@ def exact_deletes(
     return bounded(head, b"", [one(key) for key in keys], limits, b" OR ")
 
 
-def one_by_one(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[OneByOne]:
+def one_by_one(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[Step]:
     """The statements of ordered changes, in order; consecutive inserts of one table share a statement."""
     at = 0
     while at < len(changes):
         change = changes[at]
         if change.kind is Kind.INSERT:
-            end = at + 1
-            while end < len(changes) and _follows(change, changes[end]):
+            shape, end = change.shape, at + 1
+            while end < len(changes) and (other := changes[end]).kind is Kind.INSERT:
+                if other.shape is not shape and other.shape != shape:
+                    break
                 end += 1
-            yield from _insert(changes[at:end], limits)
+            rows = [b"(" + b",".join(map(sql_of, one.new or ())) + b")" for one in changes[at:end]]
+            for statement in inserts(shape, rows, limits):
+                yield Step(shape, Kind.INSERT, statement)
             at = end
             continue
         yield _change_one(change, flavour)
         at += 1
 
 
-def _follows(first: KeyChange, next_: KeyChange) -> bool:
-    return next_.kind is Kind.INSERT and (next_.shape is first.shape or next_.shape == first.shape)
-
-
-def _insert(changes: Sequence[KeyChange], limits: StatementLimits) -> Iterator[OneByOne]:
-    rows = [b"(" + b",".join(map(sql_of, change.new or ())) + b")" for change in changes]
-    for statement in inserts(changes[0].shape, rows, limits):
-        yield OneByOne(statement.sql, len(statement.tuples), changes[0], tuples=statement.tuples)
-
-
-def _change_one(change: KeyChange, flavour: Flavour) -> OneByOne:
+def _change_one(change: KeyChange, flavour: Flavour) -> Step:
     shape = change.shape
     old = [sql_of(value) for value in change.old or ()]
     table = qualified(shape.schema, shape.table)
@@ -122,8 +118,8 @@ def _change_one(change: KeyChange, flavour: Flavour) -> OneByOne:
         pairs = zip(shape.columns, new, strict=True)
         head = b"UPDATE " + table + b" SET " + b",".join(quote(name) + b"=" + value for name, value in pairs)
         row = b"(" + b",".join(new) + b")"
-    exact = head + where(shape, old, flavour)
+    statement = Statement(head + where(shape, old, flavour), (row,) if row else ())
     loose = None
     if flavour == "mariadb" and Match.JSON in shape.match:
         loose = head + where(shape, old, flavour, loose=True)
-    return OneByOne(exact, 1, change, loose, (row,) if row else ())
+    return Step(shape, change.kind, statement, loose, change)

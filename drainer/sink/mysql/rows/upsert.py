@@ -7,30 +7,19 @@ same statement. Consecutive deletes share a DELETE if the table has a key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from drainer.batch.work import KeyChange, Kind, Literals, TableShape, replaces, upsert
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows import statements
 from drainer.sink.mysql.rows.format import sql_of
-from drainer.sink.mysql.rows.full_row_match import Flavour, where
+from drainer.sink.mysql.rows.full_row_match import Flavour, Step, where
 from drainer.sink.mysql.rows.statements import Statement, qualified
 from drainer.sink.mysql.rows.unique_keys import Handling
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`kind`: INSERT writes `statement.tuples`, DELETE removes at most as many rows. `loose`: as in OneByOne."""
-
-    shape: TableShape
-    kind: Kind
-    statement: Statement
-    loose: bytes | None = None
-
-
 def steps(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[Step]:
-    """In order; every change is of a table that upserts."""
+    """In order; every change is of a table that upserts. A DELETE removes at most as many rows as it has tuples."""
     for (shape, kind), run in groupby(_parts(changes), key=lambda part: part[:2]):
         rows = [literals for _, _, literals in run]
         if kind is Kind.INSERT:

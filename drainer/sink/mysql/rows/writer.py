@@ -17,7 +17,7 @@ from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
 from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.format import sql_of
-from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
+from drainer.sink.mysql.rows.full_row_match import Step, exact_deletes, one_by_one, where
 from drainer.sink.mysql.rows.loader import (
     TRUNCATED,
     Loader,
@@ -133,9 +133,7 @@ class Writer:
             if step.kind is Kind.INSERT:
                 self._write(step.shape, step.statement, thorough=True)
                 continue
-            affected = self._run(step.shape, step.statement.sql, thorough=True)
-            if not affected and step.loose is not None:
-                affected = self._run(step.shape, step.loose, thorough=True)
+            affected = self._matched(step)
             if not step.shape.row_key:
                 self._missing.note(step.shape, len(step.statement.tuples) - affected)
 
@@ -148,23 +146,27 @@ class Writer:
                 "allow-triggers when they may see deletes and inserts instead",
             )
 
-    def _ordered_step(self, step: OneByOne) -> None:
-        shape = step.change.shape
-        if step.change.kind is Kind.INSERT:
-            self._write(shape, Statement(step.sql, step.tuples), thorough=True)
+    def _matched(self, step: Step) -> int:
+        affected = self._run(step.shape, step.statement.sql, thorough=True)
+        if not affected and step.loose is not None:
+            affected = self._run(step.shape, step.loose, thorough=True)
+        return affected
+
+    def _ordered_step(self, step: Step) -> None:
+        shape, tuples, change = step.shape, step.statement.tuples, step.change
+        if change is None:
+            self._write(shape, step.statement, thorough=True)
             return
-        self._check_fractions(shape, step.tuples)
-        affected = self._run(shape, step.sql, thorough=True)
-        if affected == 0 and step.loose is not None:
-            affected = self._run(shape, step.loose, thorough=True)
-        if affected != step.rows:
-            raise _missing(step, affected)
-        if step.change.kind is Kind.UPDATE and self._session.warning_count:
+        self._check_fractions(shape, tuples)
+        affected = self._matched(step)
+        if affected != 1:
+            raise _missing(change, affected)
+        if step.kind is Kind.UPDATE and self._session.warning_count:
             try:
-                self._check_warnings(shape, step.tuples, comparison=True)
+                self._check_warnings(shape, tuples, comparison=True)
             except ValueChanged:
                 # TiDB's UPDATE says "Data truncated for column '%s'", so the value is found by reading the row.
-                if self._session.flavour != "tidb" or not self._is_stored(shape, step.change):
+                if self._session.flavour != "tidb" or not self._is_stored(shape, change):
                     raise
 
     def _is_stored(self, shape: TableShape, change: KeyChange) -> bool:
@@ -295,8 +297,7 @@ def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
             yield key_of(sql_of(row.row), folded.shape.key)
 
 
-def _missing(step: OneByOne, affected: int) -> RowMissing:
-    change = step.change
+def _missing(change: KeyChange, affected: int) -> RowMissing:
     image = b",".join(value if isinstance(value, bytes) else b"?" for value in change.old or ())
     return RowMissing.of(
         change.shape,

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -74,30 +74,21 @@ def _check_arrived(plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
         )
 
 
+@dataclass(eq=False)
 class InDriver:
     """Applies one batch after another from the driver. After errors that a newer schema may resolve, it waits and reads
-    the schema again."""
+    the schema again. `piece_bytes_max`: bytes of a large transaction to decode at a time."""
 
-    def __init__(
-        self,
-        destination: AnySink,
-        provider: LoopSchemaProvider,
-        progress: Progress,
-        stop: threading.Event,
-        *,
-        piece_bytes_max: int,
-        decisions: Decisions,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`piece_bytes_max`: bytes of a large transaction to decode at a time."""
-        self._decisions = decisions
-        self._piece_bytes_max = piece_bytes_max
-        self._monotonic = monotonic
-        self._destination = destination
-        self._provider = provider
-        self._progress = progress
-        self._stop = stop
-        self._segments = segments_for(destination)
+    destination: AnySink
+    provider: LoopSchemaProvider
+    progress: Progress
+    stop: threading.Event
+    piece_bytes_max: int
+    decisions: Decisions
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._segments = segments_for(self.destination)
         self._decoder: RowDecoder | None = None  # for the last view
         self._running_job = 0
         self._stored_s = -math.inf
@@ -109,25 +100,25 @@ class InDriver:
         merged = list(merged)
         _check_arrived(plan, merged)
         batch = read_batch(merged, after_ts=plan.after_ts, until_ts=plan.until_ts)
-        self._progress.duplicates += batch.duplicates
-        wait = Wait(self._stop, self._progress)
+        self.progress.duplicates += batch.duplicates
+        wait = Wait(self.stop, self.progress)
         while True:
-            batch = self._without_skipped(batch.after(self._progress.position_ts))
-            self._provider.prepare(batch)
+            batch = self._without_skipped(batch.after(self.progress.position_ts))
+            self.provider.prepare(batch)
             try:
-                for step in walk(batch, self._provider.schema, job_done=self._destination.job_done):
+                for step in walk(batch, self.provider.schema, job_done=self.destination.job_done):
                     self._apply(step)
             except JobUnknown as error:
-                wait.unless(self._provider.missing(error), error)
+                wait.unless(self.provider.missing(error), error)
             except UnknownColumn as error:
-                wait.unless(self._provider.resolve_column(error), error)
+                wait.unless(self.provider.resolve_column(error), error)
             except TableUnverified as error:
-                wait.unless(self._provider.verify(error), error)
+                wait.unless(self.provider.verify(error), error)
             except ColumnGoing as error:
-                job = self._provider.schema.job_that_drops_column(error.table_id, error.column_id)
+                job = self.provider.schema.job_that_drops_column(error.table_id, error.column_id)
                 if job is None:
                     raise
-                self._provider.schema.bring_forward(job, error.schema_version)
+                self.provider.schema.bring_forward(job, error.schema_version)
             except DdlFailed as error:
                 self._ddl_refused(error)
             except DataError as error:
@@ -138,15 +129,15 @@ class InDriver:
 
     def _without_skipped(self, batch: Batch) -> Batch:
         """Return the batch without the transactions that an operator skips, which are recorded first."""
-        skips = self._decisions.skips
+        skips = self.decisions.skips
         leaving = [item for item in batch.items if item.ddl is None and item.commit_ts in skips] if skips else []
         for item in leaving:
             facts: dict[str, object] = {"start_ts": item.binlog.start_ts}
             try:
-                facts["tables"] = counted(item.binlog, self._provider.schema.view(), self._piece_bytes_max)
+                facts["tables"] = counted(item.binlog, self.provider.schema.view(), self.piece_bytes_max)
             except DecodeError as error:  # perhaps the reason why it is skipped
                 facts["unreadable"] = str(error)
-            self._decisions.leaves_out(item.commit_ts, facts)
+            self.decisions.leaves_out(item.commit_ts, facts)
         if not leaving:
             return batch
         return replace(batch, items=tuple(i for i in batch.items if i.ddl is not None or i.commit_ts not in skips))
@@ -155,34 +146,34 @@ class InDriver:
         """Wait for the decision of an operator, if the drainer is to wait; else raise the error, also if it is that of
         an earlier DDL, which the destination ran beside the stream and which is not walked again."""
         job_id, self._running_job = self._running_job, 0
-        if not self._decisions.waits or error.job_id != job_id:
+        if not self.decisions.waits or error.job_id != job_id:
             raise error
-        sql = self._decisions.wait(Refused(error.job_id, error.commit_ts, str(error)), self._stop, self._progress)
+        sql = self.decisions.wait(Refused(error.job_id, error.commit_ts, str(error)), self.stop, self.progress)
         if sql is not None:
-            self._provider.schema.policy.rewrite.decide(error.job_id, sql)
+            self.provider.schema.policy.rewrite.decide(error.job_id, sql)
 
     def _rows_refused(self, error: DataError, wait: Wait, batch: Batch) -> None:
         """Run the DDL that resolves the refusal, or wait for the decision of an operator; else raise the error."""
         try:
             if not isinstance(error, UniqueConflict):
                 raise error
-            wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
+            wait.unless(self._drop_first(error, batch.after(self.progress.position_ts)), error)
         except DataError as last:
-            if not self._decisions.waits or not last.commit_ts:
+            if not self.decisions.waits or not last.commit_ts:
                 raise
-            self._decisions.wait(Refused(0, last.commit_ts, str(last)), self._stop, self._progress)
+            self.decisions.wait(Refused(0, last.commit_ts, str(last)), self.stop, self.progress)
 
     def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
         """Run the job that drops the key that refused rows of `rest` before these rows (rule 12). False: it may be a
         running job, which no source shows yet. Raises the error if no job drops the key."""
         unique_key = {"schema": error.schema, "table": error.table, "key": error.key}
-        schema = self._provider.schema
+        schema = self.provider.schema
         job = schema.job_that_drops(**unique_key)
         if job is None:
             unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
-            job = schema.job_that_drops(**unique_key) if self._provider.missing(unknown) else None
+            job = schema.job_that_drops(**unique_key) if self.provider.missing(unknown) else None
         if job is None:
-            if not self._provider.complete and rest.greatest_version > schema.view().known_version:
+            if not self.provider.complete and rest.greatest_version > schema.view().known_version:
                 return False
             raise error
         _log.warning(
@@ -195,7 +186,7 @@ class InDriver:
         return True
 
     def _apply(self, step: Step) -> None:
-        version = self._provider.schema.applied_version
+        version = self.provider.schema.applied_version
         match step:
             case Rows():
                 if self._decoder is None or self._decoder.view is not step.view:
@@ -206,16 +197,16 @@ class InDriver:
             case Ddl():
                 self.store_position()
                 self._running_job = step.job.id
-                self._destination.ddl(step, may_exist=step.may_exist)
+                self.destination.ddl(step, may_exist=step.may_exist)
                 self._running_job = 0
-                self._progress.ddls += 1
-                self._progress.last_ddl = step.query[:200]
-                self._progress.position_ts = step.commit_ts
+                self.progress.ddls += 1
+                self.progress.last_ddl = step.query[:200]
+                self.progress.position_ts = step.commit_ts
                 _log.info("DDL applied", query=step.query[:500], job_id=step.job.id, commit_ts=step.commit_ts)
                 crash_point("drainer.after_ddl")
             case Advance():
-                self._destination.advance(step.until_ts, version)
-                self._progress.position_ts = step.until_ts
+                self.destination.advance(step.until_ts, version)
+                self.progress.position_ts = step.until_ts
 
     def _apply_rows(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply a section in one downstream transaction. If the destination refuses it, apply its transactions one by
@@ -225,12 +216,12 @@ class InDriver:
         work: Segment = builder.finish(section.after_ts, section.until_ts)
         if not work.change_count and self._may_run_ahead(decoder.view):
             self._is_ahead = True
-            self._progress.position_ts = section.until_ts
-            self._progress.left_out += builder.left_out
+            self.progress.position_ts = section.until_ts
+            self.progress.left_out += builder.left_out
             return
         self.store_position()
         try:
-            self._destination.apply(work, version)
+            self.destination.apply(work, version)
         except DataError as error:
             if work.commits > 1:
                 _log.warning("a batch is applied transaction by transaction", why=str(error))
@@ -243,7 +234,7 @@ class InDriver:
             error.name_transaction(first.commit_ts, first.start_ts, keys)
             raise
         self._applied(section, work.change_count)
-        self._progress.left_out += builder.left_out
+        self.progress.left_out += builder.left_out
 
     def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply one large transaction in pieces, in one downstream transaction."""
@@ -256,33 +247,33 @@ class InDriver:
 
         def counted() -> Iterator[Segment]:
             counts.clear()
-            for work in works(section, decoder, self._progress, self._piece_bytes_max):
+            for work in works(section, decoder, self.progress, self.piece_bytes_max):
                 counts.append(work.change_count)
                 yield work
 
         try:
-            self._destination.apply_pieces(Pieces(section.after_ts, section.until_ts, counted), version)
+            self.destination.apply_pieces(Pieces(section.after_ts, section.until_ts, counted), version)
         except DataError as error:
             first = section.binlogs[0]
             error.name_transaction(first.commit_ts, first.start_ts, "")
             raise
         self._applied(section, sum(counts))
-        self._progress.left_out += left_out
+        self.progress.left_out += left_out
 
     def _applied(self, section: Section, change_count: int) -> None:
-        self._progress.rows += change_count
-        self._progress.position_ts = section.until_ts
-        self._stored_s = self._monotonic()
+        self.progress.rows += change_count
+        self.progress.position_ts = section.until_ts
+        self._stored_s = self.monotonic()
 
     def _may_run_ahead(self, view: SchemaView) -> bool:
         """Whether the position after a range without rows need not be stored at once. The stored position is a binlog
         of the destination. Where two drainers replicate two clusters into each other, the other one reads it and stores
         its own position, which this one reads: without a pause they would go on for ever, batch after batch."""
-        return view.marks is not None and self._monotonic() < self._stored_s + advance_s(self._destination)
+        return view.marks is not None and self.monotonic() < self._stored_s + advance_s(self.destination)
 
     def store_position(self) -> None:
         """Store the position after ranges without rows if that has not been done. Call it before anything is
         applied: that begins at the stored position."""
         if self._is_ahead:
-            self._destination.advance(self._progress.position_ts, self._provider.schema.applied_version)
+            self.destination.advance(self.progress.position_ts, self.provider.schema.applied_version)
             self._is_ahead = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
@@ -38,37 +38,38 @@ _log = get_logger(__name__)
 PullLarge = Callable[[PlannedBatch, Progress], "contextlib.AbstractContextManager[list[ServedBinlog]]"]
 
 
+@dataclass(slots=True)
 class Step:
     """One step of a long operation, shown on the status page and periodically logged; ends with the block."""
 
-    def __init__(self, progress: Progress, name: str, total_bytes: int, commit_ts: int) -> None:
-        self._progress = progress
-        self._name = name
-        self._total = total_bytes
-        self._commit_ts = commit_ts
-        self._begun_s = self._said_s = time.monotonic()
+    progress: Progress
+    name: str
+    total_bytes: int
+    commit_ts: int
+    begun_s: float = field(default_factory=time.monotonic)
+    said_s: float = field(default_factory=time.monotonic)
 
     def __enter__(self) -> Step:
-        self._progress.step, self._progress.step_bytes, self._progress.step_total = self._name, 0, self._total
-        _log.info(f"{self._name} a large transaction", commit_ts=self._commit_ts, bytes=self._total)
+        self.progress.step, self.progress.step_bytes, self.progress.step_total = self.name, 0, self.total_bytes
+        _log.info(f"{self.name} a large transaction", commit_ts=self.commit_ts, bytes=self.total_bytes)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            seconds = round(time.monotonic() - self._begun_s, 1)
-            _log.info(f"{self._name} is done", commit_ts=self._commit_ts, seconds=seconds)
-        self._progress.step, self._progress.step_bytes, self._progress.step_total = "", 0, 0
+            seconds = round(time.monotonic() - self.begun_s, 1)
+            _log.info(f"{self.name} is done", commit_ts=self.commit_ts, seconds=seconds)
+        self.progress.step, self.progress.step_bytes, self.progress.step_total = "", 0, 0
 
     def add(self, size: int) -> None:
-        self._progress.step_bytes += size
+        self.progress.step_bytes += size
         now_s = time.monotonic()
-        if now_s - self._said_s >= SAY_EVERY_S:
-            self._said_s = now_s
+        if now_s - self.said_s >= SAY_EVERY_S:
+            self.said_s = now_s
             _log.info(
-                f"{self._name} a large transaction",
-                commit_ts=self._commit_ts,
-                bytes=self._progress.step_bytes,
-                of=self._total,
+                f"{self.name} a large transaction",
+                commit_ts=self.commit_ts,
+                bytes=self.progress.step_bytes,
+                of=self.total_bytes,
             )
 
 

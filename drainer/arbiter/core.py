@@ -138,27 +138,20 @@ def start_offset(position: Position, ends: tuple[int, int], probe: Callable[[int
     return found
 
 
+@dataclass(eq=False)
 class Batches:
     """Hold messages, and apply them in batches. `apply`: see Replayer.apply; `position`: where the destination
     stands; `batch_max`: the most transactions that are applied in one; `bytes_max`: of messages, also of one."""
 
-    def __init__(
-        self,
-        apply: Apply,
-        decoder: Decoder,
-        position: Position,
-        batch_max: int,
-        *,
-        may_exist: bool,
-        bytes_max: int = BYTES_MAX,
-    ) -> None:
-        self._apply = apply
-        self._decoder = decoder
-        self.position = position  # of what is applied
-        self._next = position  # of what was read
-        self._batch_max = batch_max
-        self._bytes_max = bytes_max
-        self._may_exist = may_exist
+    apply: Apply
+    decoder: Decoder
+    position: Position  # of what is applied
+    batch_max: int
+    may_exist: bool
+    bytes_max: int = BYTES_MAX
+
+    def __post_init__(self) -> None:
+        self._next = self.position  # of what was read
         self._held: list[Replayed] = []
         self._rows = self._bytes = 0
         self.held = 0  # how many transactions wait
@@ -170,12 +163,12 @@ class Batches:
         value = record.value or b""
         place = f"{record.topic_partition} offset {record.offset}"
         try:
-            commit_ts, events = commit_ts_of(value), self._decoder.decode(record.key, value)
+            commit_ts, events = commit_ts_of(value), self.decoder.decode(record.key, value)
         except MessageError as error:
             raise ArbiterError(f"{place}: {error}") from None
         ddl = next((event for event in events if isinstance(event, DdlEvent)), None)
         is_first = commit_ts > self._next.newest
-        if self._held and is_first and (ddl or self.held >= self._batch_max or self._rows >= ROWS_MAX):
+        if self._held and is_first and (ddl or self.held >= self.batch_max or self._rows >= ROWS_MAX):
             self._flush(self._next.newest)  # what is held is complete
         found, is_new = self._next.received(commit_ts, value, events)
         self._next, self._place = replace(found, offset=record.offset + 1), place
@@ -194,7 +187,7 @@ class Batches:
         """Store a clean end if nothing is applied beyond `ts`: the original's arbiter then starts without safe mode."""
         if self.position.newest == self.position.ts:
             self.position = replace(self.position, status=ENDED)
-            self._apply((), self.position.text(), None)
+            self.apply((), self.position.text(), None)
 
     def _hold(self, commit_ts: int, events: Sequence[Event], size: int, *, is_first: bool) -> None:
         rows = [event for event in events if isinstance(event, RowEvent) and event.schema.lower() != OWN_SCHEMA]
@@ -202,7 +195,7 @@ class Batches:
         self._held.append(Replayed(commit_ts, rows))
         self._rows += len(rows)
         self._bytes += size
-        if self._bytes >= self._bytes_max:
+        if self._bytes >= self.bytes_max:
             # The last transaction may have more pieces: `ts` stays below it, and `offset` tells where they begin.
             earlier = [one.commit_ts for one in self._held if one.commit_ts < commit_ts]
             self._flush(max(earlier, default=self.position.ts))
@@ -220,14 +213,14 @@ class Batches:
         if event.schema.lower() == OWN_SCHEMA or not event.query:
             self._next = position
             return
-        may_exist = self._may_exist or offset < self._next.again_below
+        may_exist = self.may_exist or offset < self._next.again_below
         self._move(position, (), replayed(event, may_exist=may_exist, where=self._place))
         self.counts["DDL"] += 1
 
     def _move(self, position: Position, transactions: Sequence[Replayed], ddl: ReplayedDdl | None) -> None:
         """Apply, and stand there then. Raises ArbiterError that names the place, as a DDL's error does itself."""
         try:
-            self._apply(transactions, position.text(), ddl)
+            self.apply(transactions, position.text(), ddl)
         except DestinationDown:
             raise
         except DestinationError as error:

@@ -51,16 +51,16 @@ class Routes:
         return Routes(self.changes.take(column_indexes), self.topic, self.partitions[column_indexes])
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """Routes events. `partitions`: the number of partitions of each topic; the creator of the dispatcher may add topics
     later. `zone`: the time zone in which TIMESTAMPs are converted to text. `raw`: updates stay updates, in the
     partition of their new image (TiCDC's output-raw-change-event)."""
 
-    def __init__(self, router: Router, partitions: Mapping[str, int], zone: tzinfo, *, raw: bool = False) -> None:
-        self.router = router
-        self.partitions = partitions
-        self.zone = zone
-        self.raw = raw
+    router: Router
+    partitions: Mapping[str, int]
+    zone: tzinfo
+    raw: bool = False
 
     def count(self, topic: str) -> int:
         """Return the number of partitions of a topic. Raises DispatchError if it is not known."""

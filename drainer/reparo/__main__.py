@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(config: ReparoConfig) -> Counts:
     """Raises BinlogError."""
     wanted = Range(config.start_ts, config.stop_ts)
-    chosen = Chosen(config.filter(), config.ignore_txn_commit_ts, config.start_ts, may_exist=config.safe_mode)
+    chosen = Chosen(config.filter(), frozenset(config.ignore_txn_commit_ts), config.start_ts, config.safe_mode)
     if config.dest_type == PRINT:
         with _stream(config, wanted, None) as stream:
             return print_all(stream, chosen, sys.stdout.write)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -102,41 +102,41 @@ class Counts:
     ddls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Chosen:
-    """Selects the wanted rows and DDLs. `start_ts`: commit_ts of the first one, 0: from the beginning; `may_exist`: see
-    ReplayedDdl."""
+    """Selects the wanted rows and DDLs. `ignored`: the commit_ts of those that are left out; `start_ts`: that of the
+    first one, 0: from the beginning; `may_exist`: see ReplayedDdl."""
 
-    def __init__(self, filter_: Filter, ignored: Collection[int], start_ts: int = 0, *, may_exist: bool) -> None:
-        self._filter = filter_
-        self._ignored = frozenset(ignored)
-        self._start_ts = start_ts
-        self._may_exist = may_exist
+    filter: Filter
+    ignored: frozenset[int]
+    start_ts: int = 0
+    may_exist: bool = False
 
     def is_left_out(self, ddl: ReplayedDdl) -> bool:
         """Return whether a DDL that an earlier run has begun is not wanted by this one."""
-        if ddl.commit_ts in self._ignored or ddl.commit_ts < self._start_ts:
+        if ddl.commit_ts in self.ignored or ddl.commit_ts < self.start_ts:
             return True
-        return not self._filter.allows(ddl.schema, ddl.table)
+        return not self.filter.allows(ddl.schema, ddl.table)
 
     def events(self, entry: Entry) -> list[RowEvent]:
         """Raises ReparoError naming file and offset."""
-        if entry.binlog.commit_ts in self._ignored:
+        if entry.binlog.commit_ts in self.ignored:
             return []
         names = entry.binlog.names()
-        if not any(self._filter.allows(*name) for name in set(names)):
+        if not any(self.filter.allows(*name) for name in set(names)):
             return []
         try:
-            return [one for one in entry.binlog.events() if self._filter.allows(one.schema, one.table)]
+            return [one for one in entry.binlog.events() if self.filter.allows(one.schema, one.table)]
         except MessageError as error:
             raise ReparoError(f"{entry.where}: {error}") from error
 
     def ddl(self, entry: Entry) -> ReplayedDdl | None:
         """Return the DDL if it is wanted. Raises the same errors as `events`."""
         assert entry.binlog.query is not None
-        if entry.binlog.commit_ts in self._ignored:
+        if entry.binlog.commit_ts in self.ignored:
             return None
-        found = parse(entry.binlog.query, entry.binlog.commit_ts, may_exist=self._may_exist, where=entry.where)
-        return found if self._filter.allows(found.schema, found.table) else None
+        found = parse(entry.binlog.query, entry.binlog.commit_ts, may_exist=self.may_exist, where=entry.where)
+        return found if self.filter.allows(found.schema, found.table) else None
 
 
 def print_all(stream: Stream, chosen: Chosen, write: Callable[[str], object]) -> Counts:

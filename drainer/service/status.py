@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from binlog.cluster import tso
@@ -67,73 +68,62 @@ _LATE = metrics.gauge(
 )
 
 
+@dataclass(kw_only=True, eq=False)
 class Status:
-    """Builds the status document on request; keeps only the time of the last applied row."""
+    """Builds the status document on request; keeps only the time of the last applied row.
 
-    def __init__(
-        self,
-        *,
-        node_id: str,
-        destination: AnySink,
-        pipeline: Pipeline,
-        scheduler: Scheduler,
-        pumps: PumpSet,
-        synced_after_s: float,
-        steer: Action,
-        first_ts: int = 0,
-        stop: Callable[[Event], None] = lambda _event: None,
-        available_bytes: Callable[[], int] = lambda: 0,
-        standbys: Callable[[], Sequence[str]] = tuple,
-        verification: Callable[[], Mapping[str, object]],
-    ) -> None:
-        """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
-        requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers
-        that wait to take over. `verification`: fields about comparisons with upstream."""
-        self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
-        self._available_bytes = available_bytes
-        self._standbys = standbys
-        self._verification = verification
+    `first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
+    requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers that
+    wait to take over. `verification`: fields about comparisons with upstream."""
+
+    node_id: str
+    destination: AnySink
+    pipeline: Pipeline
+    scheduler: Scheduler
+    pumps: PumpSet
+    synced_after_s: float
+    steer: Action
+    first_ts: int = 0
+    stop: Callable[[Event], None] = lambda _event: None
+    available_bytes: Callable[[], int] = lambda: 0
+    standbys: Callable[[], Sequence[str]] = tuple
+    verification: Callable[[], Mapping[str, object]]
+    phase: str = "starting Spark"
+
+    def __post_init__(self) -> None:
+        self.first_ts = self.first_ts or tso.compose(int(time.time() * 1000))
         self._history = History()
-        self._stop = stop
-        self.steer = steer
         self._asked = ""
-        self.phase = "starting Spark"
-        self._node_id = node_id
-        self._destination = destination
-        self._pipeline = pipeline
-        self._scheduler = scheduler
-        self._began_ts = scheduler.watermark_state.applied_ts
-        self._pumps = pumps
-        self._synced_after_s = synced_after_s
+        self._began_ts = self.scheduler.watermark_state.applied_ts
         self._rows_seen = 0
         self._rows_at = time.monotonic()
         self._waiting_since_s: float | None = None
 
     def observe(self) -> None:
         """Update metrics and the time of the last row; called about once a second."""
-        rows = self._pipeline.progress.rows
+        rows = self.pipeline.progress.rows
         if rows != self._rows_seen:
             self._rows_seen, self._rows_at = rows, time.monotonic()
-        _CHECKPOINT.set(tso.physical_ms(self._pipeline.position_ts))
+        _CHECKPOINT.set(tso.physical_ms(self.pipeline.position_ts))
         _LAG.set(self._lag_s())
-        _PAUSED.set(self._scheduler.steering.paused)
-        _DELAY.set(self._scheduler.steering.delay_ms / 1000)
+        _PAUSED.set(self.scheduler.steering.paused)
+        _DELAY.set(self.scheduler.steering.delay_ms / 1000)
         _ROWS.show(rows)
-        _DDL.show(self._pipeline.progress.ddls)
-        _LEFT_OUT.show(self._pipeline.progress.left_out)
-        _READ.show(self._pipeline.progress.read_bytes)
-        for mode, count in self._pipeline.progress.batches.items():
+        _DDL.show(self.pipeline.progress.ddls)
+        _LEFT_OUT.show(self.pipeline.progress.left_out)
+        _READ.show(self.pipeline.progress.read_bytes)
+        for mode, count in self.pipeline.progress.batches.items():
             _BATCHES.show(count, mode)
         self._sample()
         failure = FAILURES.now
         _FAILING.set(time.time() - failure.since_s if failure else 0)
-        if not self._pipeline.progress.waiting_for:
+        if not self.pipeline.progress.waiting_for:
             self._waiting_since_s = None
         elif self._waiting_since_s is None:
             self._waiting_since_s = time.monotonic()
         _WAITING.set(time.monotonic() - self._waiting_since_s if self._waiting_since_s else 0)
         _HELD.labels("").set(self._held_s(_NO_PUMP))
-        for view in self._pumps.views.values():
+        for view in self.pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)
             _POSITION.labels(view.node_id).set(tso.physical_ms(view.resolved_ts))
             _HELD.labels(view.node_id).set(self._held_s(view))
@@ -143,9 +133,9 @@ class Status:
 
     def _sample(self) -> None:
         """Record the values that the charts show, when the next sample is due."""
-        now_s, progress = time.monotonic(), self._pipeline.progress
+        now_s, progress = time.monotonic(), self.pipeline.progress
         if self._history.due(now_s):
-            gauges = {"lag_s": self._lag_s(), "disk_bytes": float(self._available_bytes())}
+            gauges = {"lag_s": self._lag_s(), "disk_bytes": float(self.available_bytes())}
             self._history.add(now_s, gauges, {"rows": progress.rows, "read_bytes": progress.read_bytes})
 
     def document(self) -> dict[str, object]:
@@ -155,19 +145,19 @@ class Status:
         `Phase`: "" while running, once the first batch is applied. `Error`: what currently fails and is retried, "" for
         nothing; `LastError` stays.
         """
-        progress, watermark_state = self._pipeline.progress, self._scheduler.watermark_state
+        progress, watermark_state = self.pipeline.progress, self.scheduler.watermark_state
         self.observe()
-        views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
+        views = sorted(self.pumps.views.values(), key=lambda view: view.node_id)
         return {
             "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
             "Synced": self._is_synced(),
             "LastTS": watermark_state.applied_ts,
             "TsMap": "",
-            "NodeID": self._node_id,
+            "NodeID": self.node_id,
             "Phase": self.phase or self._first_batch(),
-            "Destination": self._destination.name,
-            "Building": self._destination.building() if isinstance(self._destination, BuildsIndexes) else [],
-            "Standbys": list(self._standbys()),
+            "Destination": self.destination.name,
+            "Building": self.destination.building() if isinstance(self.destination, BuildsIndexes) else [],
+            "Standbys": list(self.standbys()),
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),
             "Watermark": watermark_state.watermark_ts,
@@ -190,16 +180,16 @@ class Status:
             "HeldBackSeconds": _seconds_since(watermark_state.held_since),
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
-            **steering_fields(self._scheduler.steering),
-            "SkipTransactions": sorted(self._pipeline.decisions.skips),
+            **steering_fields(self.scheduler.steering),
+            "SkipTransactions": sorted(self.pipeline.decisions.skips),
             **error_fields(FAILURES),
-            **self._verification(),
+            **self.verification(),
             "Pumps": [_pump(view) for view in views],
         }
 
     def _held_s(self, view: PumpView) -> float:
         """Return for how many seconds this pump (_NO_PUMP: another cause) has held the watermark back."""
-        watermark_state = self._scheduler.watermark_state
+        watermark_state = self.scheduler.watermark_state
         held = (
             watermark_state.held_since
             if watermark_state.held_back and watermark_state.held_by == view.node_id
@@ -211,23 +201,23 @@ class Status:
     def _lag_s(self) -> float:
         """Return the age of what is applied. While nothing is: of the first binlog, at least the time since the
         start."""
-        applied_ts = self._scheduler.watermark_state.applied_ts or self._first_ts
+        applied_ts = self.scheduler.watermark_state.applied_ts or self.first_ts
         return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000)
 
     def _first_batch(self) -> str:
         """Return what is done with the first batch of this start until it is applied, or until it is known that there
         is nothing to apply; then ""."""
-        state = self._scheduler.watermark_state
+        state = self.scheduler.watermark_state
         if state.applied_ts > self._began_ts or 0 < state.watermark_ts <= state.applied_ts or state.at_ceiling:
             return ""
-        return "applying the first batch" if self._pipeline.progress.batch_since_s else "reading the first batch"
+        return "applying the first batch" if self.pipeline.progress.batch_since_s else "reading the first batch"
 
     def _is_synced(self) -> bool:
         """Return whether everything is applied, and no row came for `synced_after_s`. A destination that hangs gets no
         rows either, but then the lag grows."""
-        is_quiet = time.monotonic() - self._rows_at >= self._synced_after_s
-        is_current = self._lag_s() - self._scheduler.steering.delay_ms / 1000 < max(self._synced_after_s, _SYNCED_LAG_S)
-        return is_quiet and is_current and not self._scheduler.watermark_state.held_back
+        is_quiet = time.monotonic() - self._rows_at >= self.synced_after_s
+        is_current = self._lag_s() - self.scheduler.steering.delay_ms / 1000 < max(self.synced_after_s, _SYNCED_LAG_S)
+        return is_quiet and is_current and not self.scheduler.watermark_state.held_back
 
     async def status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
@@ -236,14 +226,14 @@ class Status:
         """Pause or close this drainer; the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
-        if node_id != self._node_id:
-            return result(f"invalid nodeID {node_id}, this drainer's nodeID is {self._node_id}", FAILED)
+        if node_id != self.node_id:
+            return result(f"invalid nodeID {node_id}, this drainer's nodeID is {self.node_id}", FAILED)
         if self._asked:
             return result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
         if event is None:
             return result(f"invalid action {action}", FAILED)
         self._asked = next_state(State.ONLINE, event)
-        self._stop(event)
+        self.stop(event)
         return result(f"apply action {action} success!", OK)
 
     async def home(self) -> Response:
@@ -255,7 +245,7 @@ class Status:
         return ready_response(self.phase or (f"{now.what}: {now.error}" if now and has_failed_long else ""))
 
     async def commit_ts(self) -> Response:
-        return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
+        return result("get drainer's latest ts success!", OK, {"ts": self.pipeline.position_ts})
 
 
 def result(message: str, code: int, data: object = None, *, status: int = 200) -> Response:

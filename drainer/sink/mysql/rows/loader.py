@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -98,23 +99,23 @@ def report(session: ServerSession, *, wanted: bool) -> None:
     _log.info("rows are written by REPLACE statements, not by LOAD DATA LOCAL", address=session.address, why=why)
 
 
+@dataclass(frozen=True, slots=True)
 class Loader:
     """For one session in a transaction."""
 
-    def __init__(self, session: ServerSession, keys: UniqueKeys, rows_min: int) -> None:
-        self._session = session
-        self._keys = keys
-        self._rows_min = rows_min
+    session: ServerSession
+    keys: UniqueKeys
+    rows_min: int
 
     def write(self, shape: TableShape, rows: Tuples, *, replaces: bool) -> bool:
         """Write all rows and return True, or write none and return False. With `replaces` a row replaces the one with
         the same key.
 
         Raises ConnectionLost, and Retry: run the whole transaction again."""
-        session = self._session
-        if len(rows) < self._rows_min or not session.local_infile or not may_load(session.address):
+        session = self.session
+        if len(rows) < self.rows_min or not session.local_infile or not may_load(session.address):
             return False
-        clause = self._keys.handling(session, shape).load
+        clause = self.keys.handling(session, shape).load
         body = load_data.body_of(rows) if clause else None
         if body is None:
             return False
@@ -129,13 +130,13 @@ class Loader:
         _log.info(
             "LOAD DATA rolled back; writing the rows by statements", table=f"{shape.schema}.{shape.table}", why=why
         )
-        self._keys.write_by_statements(shape)
+        self.keys.write_by_statements(shape)
         self._take_back()
         return False
 
     def _load(self, shape: TableShape, rows: Sequence[bytes], sql: bytes, body: bytes) -> str:
         """Why the load must be rolled back, '' if it need not."""
-        session = self._session
+        session = self.session
         try:
             done = session.load(sql, body)
         except ServerError as error:
@@ -155,8 +156,8 @@ class Loader:
 
     def _take_back(self) -> None:
         try:
-            self._session.execute(b"ROLLBACK TO SAVEPOINT drainer_load")
+            self.session.execute(b"ROLLBACK TO SAVEPOINT drainer_load")
         except ServerError as error:
             if error.code == _NO_SAVEPOINT:  # the server has rolled back more than the statement
-                raise Retry(f"{self._session.address}: the transaction is gone: {error}") from error
+                raise Retry(f"{self.session.address}: the transaction is gone: {error}") from error
             raise

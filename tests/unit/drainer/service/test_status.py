@@ -37,14 +37,14 @@ async def test_lag_before_first_batch_is_age_of_first_binlog(has_position: bool)
 async def test_the_phase_until_the_first_batch_is_applied() -> None:
     """A start with much to apply says so; it is ready meanwhile."""
     status = status_at(seconds_ago(138))
-    state, progress = status._scheduler.watermark_state, Progress()
-    status._pipeline, status._pumps = (
+    state, progress = status.scheduler.watermark_state, Progress()
+    status.pipeline, status.pumps = (
         SimpleNamespace(progress=progress, position_ts=5, decisions=Decisions()),
         SimpleNamespace(views={}),
     )  # type: ignore[assignment]
 
     assert status.document()["Building"] == []
-    status._destination = SimpleNamespace(name="x", building=lambda: ["ALTER TABLE t ADD KEY i (v) (5 s)"])  # type: ignore[assignment]
+    status.destination = SimpleNamespace(name="x", building=lambda: ["ALTER TABLE t ADD KEY i (v) (5 s)"])  # type: ignore[assignment]
     assert status.document()["Building"] == ["ALTER TABLE t ADD KEY i (v) (5 s)"]
 
     def phase() -> object:
@@ -66,7 +66,7 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
 
 async def test_lag_with_unknown_first_binlog_counts_from_start() -> None:
     status = status_at(0)
-    status._first_ts = seconds_ago(70)
+    status.first_ts = seconds_ago(70)
     assert status._lag_s() >= 70
 
 

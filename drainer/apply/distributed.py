@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binlog.errors import BinlogError
@@ -61,40 +61,31 @@ class Cut:
     whole: bool = False
 
 
+@dataclass(eq=False)
 class DistributedBatches:
     """Applies one batch after another through executors. `open_intent`: an intent that was started and not completed,
-    by this process or an earlier one; it is applied first, divided as it was recorded (rule 17). `driver_until`: no
-    batch is distributed up to this commit_ts, because the destination may refuse something before it."""
+    by this process or an earlier one; it is applied first, divided as it was recorded (rule 17). `pull`: reads binlogs
+    from the pumps in the driver, without Spark. `stop`: once set, no job is run again. `driver_until`: no batch is
+    distributed up to this commit_ts, because the destination may refuse something before it."""
 
-    def __init__(
-        self,
-        destination: AnySink,
-        provider: LoopSchemaProvider,
-        progress: Progress,
-        cut: Cut,
-        intent: Intent | None,
-        pull: PullLarge | None = None,
-        *,
-        stop: threading.Event | None = None,
-        decisions: Decisions | None = None,
-    ) -> None:
-        """`pull`: reads binlogs from the pumps in the driver, without Spark. `stop`: once set, no job is run again."""
-        self._pull = pull
-        self._stop = stop or threading.Event()
-        self._decisions = decisions or Decisions()
-        self._sink = destination
-        self._segments = segments_for(destination, whole=cut.whole)
-        self._provider = provider
-        self._progress = progress
-        self._cut = cut
-        self._slots = self._segments.slots(cut.slots)
-        self.open_intent = intent
-        self.driver_until = 0
+    sink: AnySink
+    provider: LoopSchemaProvider
+    progress: Progress
+    cut: Cut
+    open_intent: Intent | None
+    pull: PullLarge | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    decisions: Decisions = field(default_factory=Decisions)
+    driver_until: int = 0
+
+    def __post_init__(self) -> None:
+        self._segments = segments_for(self.sink, whole=self.cut.whole)
+        self._slots = self._segments.slots(self.cut.slots)
         self._packed: tuple[SchemaView, PackedView] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
-        if not self._cut.slots:
+        if not self.cut.slots:
             self._slots = self._segments.slots(min(2 * tasks, SLOTS_MAX))
 
     def fold_order(self, plan: PlannedBatch) -> ReadOrder | None:
@@ -102,7 +93,7 @@ class DistributedBatches:
         be applied in the driver, or it is open and an unknown column of its rows must be skipped, as it was when the
         batch was started.
         """
-        open_and_unsure = plan.intent is not None and not self._provider.complete
+        open_and_unsure = plan.intent is not None and not self.provider.complete
         if plan.mode is not Mode.DISTRIBUTED or open_and_unsure or self._leaves_out(plan):
             return None
         return self._order(self._intent(plan).slots)
@@ -117,7 +108,7 @@ class DistributedBatches:
         except (TableUnverified, UnknownColumn) as error:
             if plan.intent is not None:
                 raise
-            if not isinstance(error, TableUnverified) or not self._provider.verify(error):
+            if not isinstance(error, TableUnverified) or not self.provider.verify(error):
                 self.driver_until = plan.until_ts
             raise NotDistributed(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
@@ -133,14 +124,14 @@ class DistributedBatches:
         intent = self._intent(plan)
         if plan.fold is not None:
             self.read(plan, micro_batch)
-        elif not self._provider.complete and not self._decodable(plan, micro_batch, intent):
+        elif not self.provider.complete and not self._decodable(plan, micro_batch, intent):
             return False
         order = plan.fold or self._order(intent.slots)
         if plan.intent is None and order.cut_version != self._segments.cut_version:
             raise NotDistributed(
                 f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now"
             )
-        since = self._provider.schema.unenforced_from  # it may have become known since the batch was planned (rule 12)
+        since = self.provider.schema.unenforced_from  # it may have become known since the batch was planned (rule 12)
         if plan.intent is None and since is not None and since < plan.until_ts:
             if plan.fold is None:
                 return False
@@ -162,11 +153,11 @@ class DistributedBatches:
             left_out = max([left_out, *(receipt.left_out for receipt in receipts)])
             receipts = [receipt for receipt in receipts if receipt.chunks or receipt.detail]
             crash_point("drainer.before_commit")
-            writer = self._parallel().commit(intent, receipts, self._provider.schema.applied_version)
+            writer = self._parallel().commit(intent, receipts, self.provider.schema.applied_version)
         self.open_intent = None
-        self._progress.position_ts = intent.until_ts
-        self._progress.rows += rows
-        self._progress.left_out += left_out
+        self.progress.position_ts = intent.until_ts
+        self.progress.rows += rows
+        self.progress.left_out += left_out
         return True
 
     def _written(self, micro_batch: MicroBatch, job: DistributedJob) -> Sequence[Receipt]:
@@ -181,11 +172,11 @@ class DistributedBatches:
             job = replace(job, retry_for_s=min(2 * job.retry_for_s, TASK_RETRY_S_MAX))
             return micro_batch.distribute(job)
 
-        patience = RetryDeadline("batch", retry_for_s, self._stop)
+        patience = RetryDeadline("batch", retry_for_s, self.stop)
         try:
             return patience.repeat(once, (DestinationDown,) if retry_for_s else ())
         except DestinationDown as error:
-            if retry_for_s and self._stop.is_set():
+            if retry_for_s and self.stop.is_set():
                 raise Stopped("stopped while slots failed") from error
             raise
 
@@ -200,8 +191,8 @@ class DistributedBatches:
         try:
             if plan.fold is None:
                 merged = list(binlogs(micro_batch.messages()))
-            elif self._pull is not None:
-                with self._pull(only(plan, commit_ts), self._progress) as pulled:
+            elif self.pull is not None:
+                with self.pull(only(plan, commit_ts), self.progress) as pulled:
                     merged = pulled
         except BinlogError as failed:
             _log.warning(
@@ -212,12 +203,12 @@ class DistributedBatches:
     def _leaves_out(self, plan: PlannedBatch) -> bool:
         """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts, or a request), which only a batch
         in the driver does."""
-        ignored = self._provider.schema.policy.ignored_ts | self._decisions.skips
+        ignored = self.provider.schema.policy.ignored_ts | self.decisions.skips
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
 
     def _intent(self, plan: PlannedBatch) -> Intent:
         if plan.intent is None:
-            cut = self._cut
+            cut = self.cut
             planned = sorted(plan.planned.items())
             pumps = tuple(node_id for node_id, _ in planned)
             counts = tuple(-1 if found is None else found.count for _, found in planned)
@@ -234,7 +225,7 @@ class DistributedBatches:
                 pumps,
                 counts,
             )
-        if plan.intent.hash_version != self._segments.cut_version or plan.intent.digest != self._cut.digest:
+        if plan.intent.hash_version != self._segments.cut_version or plan.intent.digest != self.cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
                 f"cut with other filters, another consistency or by another version of the drainer: start once with "
@@ -244,15 +235,15 @@ class DistributedBatches:
 
     def _order(self, slots: int) -> ReadOrder:
         """With the current schema, which is packed once."""
-        view = self._provider.schema.view()
+        view = self.provider.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._parallel().prepare(view)
             self._packed = view, PackedView.of(view)
         return self._segments.order(self._packed[1], slots)
 
     def _parallel(self) -> ParallelSink[Any]:
-        parallel = self._sink.parallel
-        assert parallel is not None, f"a batch for {self._sink.name} is distributed, and only the driver writes there"
+        parallel = self.sink.parallel
+        assert parallel is not None, f"a batch for {self.sink.name} is distributed, and only the driver writes there"
         return parallel
 
     def _decodable(self, plan: PlannedBatch, micro_batch: MicroBatch, intent: Intent) -> bool:
@@ -265,8 +256,8 @@ class DistributedBatches:
             except TableUnverified as error:
                 if plan.intent is not None:
                     for table_id in error.table_ids:
-                        self._provider.schema.verify(table_id, error.schema_version)
-                elif not self._provider.verify(error):
+                        self.provider.schema.verify(table_id, error.schema_version)
+                elif not self.provider.verify(error):
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
             except (ColumnGoing, UnknownColumn) as error:
@@ -275,6 +266,6 @@ class DistributedBatches:
                     return False
                 if isinstance(error, ColumnGoing):
                     raise
-                self._provider.schema.skip_column(error.table_id, error.column_id, error.schema_version)
+                self.provider.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -60,30 +60,29 @@ RANGE_SHIFT: Final = 24
 _log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class FirstLoad:
     """`schemas`: upstream's databases of the tables by id. `stop`: ends it after the range at hand. `databases`: those
     that are replicated, with or without tables. `rewrite`: what an operator has said to run in place of a statement
     that failed. `distribute`: loads parts of tables, a list of them in a task, on executors, and returns when all are
     loaded or `stop` is set."""
 
-    def __init__(
-        self,
-        sink: AnySink,
-        view: SchemaView,
-        schemas: Mapping[int, str],
-        upstream: Upstream,
-        progress: LoadProgress,
-        *,
-        schema_version: int,
-        stop: threading.Event,
-        databases: Sequence[DBInfo] = (),
-        rewrite: RewriteRules | None = None,
-        distribute: Callable[[list[list[TableLoad]]], None] | None = None,
-        pause_s: float = _PAUSE_S,
-    ) -> None:
-        self._sink, self._upstream, self._progress = sink, upstream, progress
+    sink: AnySink
+    view: SchemaView
+    schemas: Mapping[int, str]
+    upstream: Upstream
+    progress: LoadProgress
+    schema_version: int
+    stop: threading.Event
+    databases: Sequence[DBInfo] = ()
+    rewrite: RewriteRules = field(default_factory=RewriteRules)
+    distribute: Callable[[list[list[TableLoad]]], None] | None = None
+    pause_s: float = _PAUSE_S
+
+    def __post_init__(self) -> None:
+        view, schemas = self.view, self.schemas
         self._tables = {table_id: view.tables[table_id] for table_id in schemas if table_id in view.tables}
-        generated = sink.wants is Wants.CHANGES and sink.stored_generated
+        generated = self.sink.wants is Wants.CHANGES and self.sink.stored_generated
         found = {
             table_id: Source.of(view, table_id, schemas[table_id], stored_generated=generated)
             for table_id in self._tables
@@ -91,38 +90,33 @@ class FirstLoad:
         ignored = {table_id for table_id, kinds in view.ignored_kinds.items() if Kind.INSERT in kinds}
         self._sources = {id_: source for id_, source in found.items() if source is not None and id_ not in ignored}
         self._numbers: dict[int, int] = {}  # of the tables that are listed, which stay the same
-        self._schema_version = schema_version
-        self._stop = stop
-        self._databases, self._rewrite = databases, rewrite or RewriteRules()
-        self._distribute = distribute
-        self._pause_s = pause_s
 
     def run(self) -> bool:
         """Return whether all is loaded; False: it was stopped. Raises UpstreamError, and what the sink raises."""
-        while not self._stop.is_set():
-            loads = self._sink.loads()
+        while not self.stop.is_set():
+            loads = self.sink.loads()
             self._numbers = {load.table_id: number for number, load in enumerate(loads)}
             left = unfinished(loads, self._sources)
             if not left:
                 # What is not complete was dropped upstream, or is no longer replicated. The borders of the others are
                 # of no use any more, and a position's document has them in each transaction.
-                ended = [one for one in loads if self._sink.wants is Wants.CHANGES or not one.is_complete]
+                ended = [one for one in loads if self.sink.wants is Wants.CHANGES or not one.is_complete]
                 if ended:
-                    self._sink.put_loads([TableLoad(one.table_id, (), 1, one.part) for one in ended])
+                    self.sink.put_loads([TableLoad(one.table_id, (), 1, one.part) for one in ended])
                 return True
-            self._progress.begin([load for load in loads if load.table_id in self._sources])
+            self.progress.begin([load for load in loads if load.table_id in self._sources])
             undivided = [load for load in left if load.borders is None]
-            if self._distribute is None or undivided or sum(load.left for load in left) < DISTRIBUTED_RANGES:
+            if self.distribute is None or undivided or sum(load.left for load in left) < DISTRIBUTED_RANGES:
                 self.load(undivided or left)
             else:
-                self._distribute(shares(left))
+                self.distribute(shares(left))
         return False
 
     def load(self, left: list[TableLoad]) -> None:
         """Divide these tables, or load these parts of tables. Raises as `run`."""
         failures = 0
         outage = Outage(_log, "upstream does not answer: trying again", "upstream answers again")
-        while left and not self._stop.is_set():
+        while left and not self.stop.is_set():
             try:
                 load = self._continue(left[0])
                 left[:1] = [] if load is None or load.is_complete else [load]
@@ -133,7 +127,7 @@ class FirstLoad:
                 if failures == TRIES_MAX:
                     raise
                 outage.failed(error=str(error), failures=failures)
-                self._stop.wait(self._pause_s)
+                self.stop.wait(self.pause_s)
             except (SnapshotGone, DefinitionChanged) as error:
                 raise type(error)(
                     f"{error}; this load cannot be continued: empty the destination, delete its rows in "
@@ -148,29 +142,29 @@ class FirstLoad:
             return replace(load, loaded=1)
         source = self._sources[load.table_id]
         if load.borders is None:
-            with self._upstream.at(self._sink.commit_ts) as snapshot:
+            with self.upstream.at(self.sink.commit_ts) as snapshot:
                 ranges = []
                 for one in snapshot.divided(source):
                     ranges.append(one)
-                    self._progress.find(len(ranges))
+                    self.progress.find(len(ranges))
             borders = tuple(one.upper for one in ranges if one.upper is not None)
-            self._sink.put_loads([replace(load, borders=borders)] if self._distribute is None else parts(load, borders))
+            self.sink.put_loads([replace(load, borders=borders)] if self.distribute is None else parts(load, borders))
             crash_point("load.divided")
-            self._progress.divide()
+            self.progress.divide()
             return None
         self._load(source, load)
-        self._progress.load()
+        self.progress.load()
         return replace(load, loaded=load.loaded + 1)
 
     def _load(self, source: Source, load: TableLoad) -> None:
         """Write the rows of the next range and record it as loaded. One that is recorded is not written again."""
-        sink, of = self._sink, next_range(load)
+        sink, of = self.sink, next_range(load)
         ts = sink.commit_ts
 
         def works() -> Iterator[Any]:
-            self._progress.read(0, 0)
+            self.progress.read(0, 0)
             crash_point("load.range")
-            with self._upstream.at(ts) as snapshot:
+            with self.upstream.at(ts) as snapshot:
                 rows, read_bytes = 0, snapshot.read_bytes
                 for columns in snapshot.read(source, of):
                     if not len(columns[0]):  # a rule leaves all rows out
@@ -181,20 +175,20 @@ class FirstLoad:
                     else:
                         yield inserts(source, columns, ts, sink.format)
                     rows += len(columns[0])
-                    self._progress.read(rows, snapshot.read_bytes - read_bytes)
+                    self.progress.read(rows, snapshot.read_bytes - read_bytes)
 
-        sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.part, load.loaded)), self._schema_version)
+        sink.apply_pieces(Pieces(ts, ts, works, (load.table_id, load.part, load.loaded)), self.schema_version)
 
     def _create(self, schema: TableLoad) -> None:
-        ts = self._sink.commit_ts
-        with self._upstream.at(ts) as snapshot:
+        ts = self.sink.commit_ts
+        with self.upstream.at(ts) as snapshot:
             snapshot.check_ids(self._sources)
-        for info in self._databases:
+        for info in self.databases:
             try:
                 self._run(database(info, ts))
             except DdlFailed as error:  # the user may create only the databases of tables
                 _log.warning("an upstream database is not created", database=info.name, error=str(error))
-        for_readers = self._sink.wants is Wants.CHANGES
+        for_readers = self.sink.wants is Wants.CHANGES
         for step in self._databases_of_tables(ts) if for_readers else ():
             self._run(step)
         created: set[tuple[tuple[str, str], ...]] = set()
@@ -203,12 +197,12 @@ class FirstLoad:
             if for_readers and step.touched_names in created:  # several tables of upstream are one
                 continue
             created.add(step.touched_names)
-            sql = self._rewrite.text_for(step.job.id, 0)
+            sql = self.rewrite.text_for(step.job.id, 0)
             if sql != ():
                 self._run(step if sql is None else replace(step, sql=sql, rewritten=True))
         if for_readers:  # they run a DDL after the rows with its commit_ts
-            self._sink.advance(ts + 1, self._schema_version)
-        self._sink.put_loads([TableLoad(table_id) for table_id in self._sources], done=schema)
+            self.sink.advance(ts + 1, self.schema_version)
+        self.sink.put_loads([TableLoad(table_id) for table_id in self._sources], done=schema)
         _log.info("tables of the first load created", tables=len(self._tables), at=ts)
 
     def _databases_of_tables(self, ts: int) -> Iterator[Ddl]:
@@ -217,14 +211,14 @@ class FirstLoad:
         first: dict[str, int] = {}
         for table_id, table in sorted(self._tables.items()):
             first.setdefault(table.schema, table_id)
-        for schema in first.keys() - {info.name for info in self._databases}:
+        for schema in first.keys() - {info.name for info in self.databases}:
             step = database(DBInfo(_OWN_ID + first[schema], schema, "", ""), ts)
             yield replace(step, query=f"CREATE DATABASE IF NOT EXISTS {quoted(schema)}")
 
     def _run(self, step: Ddl) -> None:
         """Once: the sink marks it as any job."""
-        if not self._sink.job_done(step.job.id):
-            self._sink.ddl(step, may_exist=step.may_exist)
+        if not self.sink.job_done(step.job.id):
+            self.sink.ddl(step, may_exist=step.may_exist)
 
 
 def next_range(load: TableLoad) -> Range:

@@ -105,47 +105,41 @@ class Range:
 Advanced = Callable[[int, int], None]  # the number of a file, and how many of its bytes have been read
 
 
+@dataclass(eq=False)
 class Stream:
     """Read a directory once.
 
     An original drainer writes transactions again after it was killed; these are skipped (Repeats). A directory with
     the position of this project's drainer has each transaction once."""
 
-    def __init__(
-        self,
-        directory: Path,
-        wanted: Range,
-        position: FilePosition | None = None,
-        *,
-        skips_damage: bool = False,
-        advanced: Advanced = lambda _number, _read_bytes: None,
-    ) -> None:
+    directory: Path
+    wanted: Range
+    position: FilePosition | None = None
+    skips_damage: bool = False
+    advanced: Advanced = lambda _number, _read_bytes: None
+
+    def __post_init__(self) -> None:
         """Raises ReparoError if there are no files, or if the position's file is missing."""
-        self._directory = directory
-        self._wanted = wanted
-        self._position = position
-        self._skips_damage = skips_damage
-        self._advanced = advanced
-        self._repeats = None if (directory / POSITION).exists() else Repeats()
+        self._repeats = None if (self.directory / POSITION).exists() else Repeats()
         self._passed_over = 0
         self._last_number = -1
         self.files = self._chosen()
 
     def _chosen(self) -> list[FileName]:
         try:
-            found = sorted_files(self._directory, parse_name)
+            found = sorted_files(self.directory, parse_name)
         except OSError as error:
-            raise ReparoError(f"{self._directory} cannot be read: {error}") from error
+            raise ReparoError(f"{self.directory} cannot be read: {error}") from error
         if not found:
-            has_stage = (self._directory / _PARQUET_STAGE).is_dir()
+            has_stage = (self.directory / _PARQUET_STAGE).is_dir()
             why = '; it is one of Parquet files, and reparo reads those of format = "pb"' if has_stage else ""
-            raise ReparoError(f"{self._directory} has no files of a drainer (binlog-<number>-<time>){why}")
+            raise ReparoError(f"{self.directory} has no files of a drainer (binlog-<number>-<time>){why}")
         self._last_number = found[-1].number
-        if self._position is not None:
-            number = self._position.file_number
+        if self.position is not None:
+            number = self.position.file_number
             if number not in {name.number for name in found}:
                 raise ReparoError(
-                    f"the destination's position is in file {number}, which is not in {self._directory}: restore the "
+                    f"the destination's position is in file {number}, which is not in {self.directory}: restore the "
                     f"file, or give another -name to start from the beginning"
                 )
             found = [name for name in found if name.number >= number]
@@ -158,10 +152,10 @@ class Stream:
         chosen: list[FileName] = []
         for name in files:
             first = name.first_ts or self._first_ts(name)
-            if first and self._wanted.stop_ts and first > self._wanted.stop_ts:
+            if first and self.wanted.stop_ts and first > self.wanted.stop_ts:
                 break
             # Not if they are equal: the transactions of one commit_ts may be in two files.
-            if first and first < self._wanted.start_ts and self._position is None:
+            if first and first < self.wanted.start_ts and self.position is None:
                 chosen = []
             chosen.append(name)
         return chosen
@@ -171,33 +165,33 @@ class Stream:
             for one in self._records(name):
                 return self._decoded(name, one).commit_ts
         except OSError as error:
-            raise ReparoError(f"{self._directory / name.text}: {error}") from error
+            raise ReparoError(f"{self.directory / name.text}: {error}") from error
         return 0
 
     def _whole(self, files: list[FileName]) -> list[FileName]:
         for before, name in itertools.pairwise(files):
             if name.number != before.number + 1:
-                text = f"{self._directory}: {before.text} is followed by {name.text}, so files are missing in between"
-                if not self._skips_damage:
+                text = f"{self.directory}: {before.text} is followed by {name.text}, so files are missing in between"
+                if not self.skips_damage:
                     raise ReparoError(f"{text}; -skip-damaged continues without them")
                 _log.warning(text)
         return files
 
     def total_bytes(self) -> int:
         """Return the size of all chosen files on the disk, in bytes."""
-        return sum((self._directory / name.text).stat().st_size for name in self.files)
+        return sum((self.directory / name.text).stat().st_size for name in self.files)
 
     def __iter__(self) -> Iterator[Entry]:
         """Raises ReparoError naming file and offset."""
         for name in self.files:
-            path = self._directory / name.text
+            path = self.directory / name.text
             try:
                 for one in self._behind(name):
                     entry = self._entry(name, one)
                     if entry is not None:
                         yield entry
-                    self._advanced(name.number, one.read_bytes)
-                self._advanced(name.number, path.stat().st_size)
+                    self.advanced(name.number, one.read_bytes)
+                self.advanced(name.number, path.stat().st_size)
             except OSError as error:
                 raise ReparoError(f"{path}: {error}") from error
         if self._passed_over:
@@ -207,10 +201,10 @@ class Stream:
         def skipped(damage: RecordDamaged, length: int) -> None:
             _log.warning("damaged bytes are skipped (-skip-damaged)", error=str(damage), bytes=length)
 
-        path = self._directory / name.text
+        path = self.directory / name.text
         try:
             yield from records(
-                path, is_last=name.number == self._last_number, skipped=skipped if self._skips_damage else None
+                path, is_last=name.number == self._last_number, skipped=skipped if self.skips_damage else None
             )
         except RecordDamaged as error:
             raise ReparoError(f"{error}; -skip-damaged continues after it") from error
@@ -218,7 +212,7 @@ class Stream:
     def _behind(self, name: FileName) -> Iterator[Record]:
         """The records of a file that follow the stored position. The last replayed record must still be in the file
         with the same checksum."""
-        position = self._position
+        position = self.position
         if position is None or name.number != position.file_number:
             yield from self._records(name)
             return
@@ -236,7 +230,7 @@ class Stream:
     def _expect(self, name: FileName, position: FilePosition, *, found: bool) -> None:
         if not found:
             raise ReparoError(
-                f"{self._directory / name.text} does not have, at byte {position.begin}, the record of commit_ts "
+                f"{self.directory / name.text} does not have, at byte {position.begin}, the record of commit_ts "
                 f"{position.commit_ts} that was applied last: these are not the files that were replayed before; give "
                 f"another -name to start from the beginning"
             )
@@ -245,7 +239,7 @@ class Stream:
         try:
             return decode(one.payload)
         except MessageError as error:
-            raise ReparoError(f"{self._directory / name.text}: record at byte {one.offset}: {error}") from error
+            raise ReparoError(f"{self.directory / name.text}: record at byte {one.offset}: {error}") from error
 
     def _entry(self, name: FileName, one: Record) -> Entry | None:
         """Return the entry of a record; None if it is not wanted."""
@@ -254,10 +248,10 @@ class Stream:
         if self._is_repeated(binlog.commit_ts, crc):
             self._passed_over += 1
             return None
-        wanted = self._wanted
+        wanted = self.wanted
         if binlog.commit_ts < wanted.start_ts or (wanted.stop_ts and binlog.commit_ts > wanted.stop_ts):
             return None
-        where = f"{self._directory / name.text}, record at byte {one.offset}"
+        where = f"{self.directory / name.text}, record at byte {one.offset}"
         end = one.offset + len(one.payload) + OVERHEAD
         return Entry(binlog, where, FilePosition(name.number, one.offset, end, crc, binlog.commit_ts))
 

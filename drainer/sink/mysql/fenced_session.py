@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final, TypeVar
 
 from binlog.runtime.crashpoint import crash_point
@@ -32,23 +33,20 @@ Body = Callable[[ServerSession], None]
 Done = Callable[[Stored], bool]
 
 
+@dataclass(eq=False)
 class Driver:
     """See the module. `changefeed` and `epoch` are set by `start`. `beside`: those of the driver that holds the lock,
     for a task of its first load, which takes no lock."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        identity: Identity,
-        stop: threading.Event,
-        beside: tuple[Changefeed, int] | None = None,
-    ) -> None:
-        self._config = config
-        self.identity = identity
-        self._stop = stop
+    config: ServerConfig
+    identity: Identity
+    stop: threading.Event
+    beside: InitVar[tuple[Changefeed, int] | None] = None
+    changefeed: Changefeed = field(init=False)
+    epoch: int = 0
+
+    def __post_init__(self, beside: tuple[Changefeed, int] | None) -> None:
         self._session: ServerSession | None = None
-        self.changefeed: Changefeed
-        self.epoch = 0
         self.joined = beside is not None
         if beside is not None:
             self.changefeed, self.epoch = beside
@@ -61,11 +59,11 @@ class Driver:
         """Mark the session's transaction, which writes rows, for loopback-control."""
         # Not by the number of the process: those of executors in containers have the same ones.
         writer = position.DRIVER + (1 + secrets.randbelow(_MARKS) if self.joined else 0)
-        position.mark(session, self._config.channel_id, writer)
+        position.mark(session, self.config.channel_id, writer)
 
     def deadline(self, what: str, *, wait_s: float | None = None) -> RetryDeadline:
         """For work on this connection; `wait_s` where the configured time is not meant."""
-        return RetryDeadline(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)
+        return RetryDeadline(what, self.config.retry_for_s if wait_s is None else wait_s, self.stop)
 
     def start(self, take: Callable[[ServerSession], T]) -> T:
         """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
@@ -75,7 +73,7 @@ class Driver:
             position.create_tables(session, self.changefeed)
             return take(session)
 
-        return self._repeated(f"connecting to {self._config.address}", taken)
+        return self._repeated(f"connecting to {self.config.address}", taken)
 
     def session(self) -> ServerSession:
         """The open session; after a loss a new one that holds the lock and is still of our epoch.
@@ -135,13 +133,13 @@ class Driver:
 
     def _locked(self) -> ServerSession:
         self.lose()
-        timeout_s = self._config.read_timeout_s if self.joined else None
-        session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=timeout_s)
+        timeout_s = self.config.read_timeout_s if self.joined else None
+        session = connect(self.config, idle_s=_IDLE_S, read_timeout_s=timeout_s)
         self._session = session
-        self.changefeed = Changefeed.of(self._config, self.identity, session)
+        self.changefeed = Changefeed.of(self.config, self.identity, session)
         try:
             if not self.joined:
-                lock.acquire(session, self._config, self.identity, self.changefeed, self._stop)
+                lock.acquire(session, self.config, self.identity, self.changefeed, self.stop)
         except BaseException:
             self.lose()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
@@ -45,28 +45,21 @@ class UniqueSurprise(DataError):
     segment of several transactions, which are then applied one by one."""
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes through one session. `thorough`, after a UniqueSurprise: all touched keys are deleted first, then rows are
     written with INSERT, so that a conflict can only be with a row that upstream did not change."""
 
-    def __init__(
-        self,
-        session: ServerSession,
-        limits: StatementLimits,
-        *,
-        until_ts: int,
-        keys: UniqueKeys,
-        triggers: frozenset[Name] = frozenset(),
-        missing: MissingRows | None = None,
-    ) -> None:
-        self._session = session
-        self._limits = within_packet(session, limits)
-        self._packet_bytes_max = session.packet_bytes_max
-        self._until_ts = until_ts
-        self._keys = keys
-        self._triggers = triggers
-        self._missing = missing or MissingRows()
-        self._loader = Loader(session, keys, limits.load_rows_min)
+    session: ServerSession
+    limits: StatementLimits
+    until_ts: int
+    keys: UniqueKeys
+    triggers: frozenset[Name] = frozenset()
+    missing: MissingRows = field(default_factory=MissingRows)
+
+    def __post_init__(self) -> None:
+        self._loader = Loader(self.session, self.keys, self.limits.load_rows_min)
+        self.limits = within_packet(self.session, self.limits)
 
     def write(self, work: SegmentWork, *, thorough: bool) -> None:
         """Write a segment: its ordered changes, then its net rows. Raises as these."""
@@ -78,7 +71,7 @@ class Writer:
         """Write net rows of one table: delete stale keys first, then write rows (rules 10: equal keys, and 12: REPLACE
         evicts only stale rows)."""
         self._refuse_triggers(folded.shape)
-        plain = self._keys.handling(self._session, folded.shape).replaces
+        plain = self.keys.handling(self.session, folded.shape).replaces
         if folded.shape.secondary_unique or not plain:
             # Rows that cannot conflict upstream are not tried again in a distributed range (chunks.py).
             thorough = thorough or not folded.shape.may_collide
@@ -88,7 +81,7 @@ class Writer:
         self._delete(folded.shape, [sql_of(key) for key in columns_of(folded).stale()])
         rows = columns_of(folded).live()
         if not self._loader.write(folded.shape, rows, replaces=True):
-            for statement in replaces(folded.shape, rows, self._limits):
+            for statement in replaces(folded.shape, rows, self.limits):
                 self._write(folded.shape, statement)
 
     def clear(self, folded: Folded) -> None:
@@ -106,7 +99,7 @@ class Writer:
         attempt."""
         rows = columns_of(folded).live()
         if not self._loader.write(folded.shape, rows, replaces=False):
-            for statement in inserts(folded.shape, rows, self._limits):
+            for statement in inserts(folded.shape, rows, self.limits):
                 self._write(folded.shape, statement, thorough=thorough)
 
     def ordered(self, changes: Sequence[KeyChange]) -> None:
@@ -116,30 +109,30 @@ class Writer:
             if upserts:
                 self._upserted(tuple(run))
                 continue
-            for step in one_by_one(tuple(run), self._limits, self._session.flavour):
+            for step in one_by_one(tuple(run), self.limits, self.session.flavour):
                 self._ordered_step(step)
 
     def _upserted(self, changes: Sequence[KeyChange]) -> None:
         for shape in dict.fromkeys(change.shape for change in changes):
             self._refuse_triggers(shape)
-            why = upsert.refusal(shape, self._keys.handling(self._session, shape))
+            why = upsert.refusal(shape, self.keys.handling(self.session, shape))
             if why:
                 raise RowsRefused.of(
                     shape,
                     f"{why}, so a row would take away one that stays upstream: give the destination's table the keys "
                     f"and collations that upstream's has",
                 )
-        for step in upsert.steps(changes, self._limits, self._session.flavour):
+        for step in upsert.steps(changes, self.limits, self.session.flavour):
             if step.kind is Kind.INSERT:
                 self._write(step.shape, step.statement, thorough=True)
                 continue
             affected = self._matched(step)
             if not step.shape.row_key:
-                self._missing.note(step.shape, len(step.statement.tuples) - affected)
+                self.missing.note(step.shape, len(step.statement.tuples) - affected)
 
     def _refuse_triggers(self, shape: TableShape) -> None:
         """Rule 13: a trigger would see deletes and inserts for rows that upstream only updated."""
-        if (shape.schema.lower(), shape.table.lower()) in self._triggers:
+        if (shape.schema.lower(), shape.table.lower()) in self.triggers:
             raise RowsRefused.of(
                 shape,
                 "it has triggers in the destination, and rows are replaced there, not updated: drop them, or set "
@@ -161,59 +154,59 @@ class Writer:
         affected = self._matched(step)
         if affected != 1:
             raise _missing(change, affected)
-        if step.kind is Kind.UPDATE and self._session.warning_count:
+        if step.kind is Kind.UPDATE and self.session.warning_count:
             try:
                 self._check_warnings(shape, tuples, comparison=True)
             except ValueChanged:
                 # TiDB's UPDATE says "Data truncated for column '%s'", so the value is found by reading the row.
-                if self._session.flavour != "tidb" or not self._is_stored(shape, change):
+                if self.session.flavour != "tidb" or not self._is_stored(shape, change):
                     raise
 
     def _is_stored(self, shape: TableShape, change: KeyChange) -> bool:
         """Whether the table has a row that equals the change's new image."""
-        image = where(shape, [sql_of(value) for value in change.new or ()], self._session.flavour)
-        return bool(self._session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
+        image = where(shape, [sql_of(value) for value in change.new or ()], self.session.flavour)
+        return bool(self.session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
 
     def _delete(self, shape: TableShape, keys: Sequence[bytes]) -> None:
-        exact = bool(keys) and self._keys.handling(self._session, shape).exact
-        by_key = exact_deletes(shape, keys, self._limits, self._session.flavour) if exact else None
-        for statement in by_key or deletes(shape, keys, self._limits):
+        exact = bool(keys) and self.keys.handling(self.session, shape).exact
+        by_key = exact_deletes(shape, keys, self.limits, self.session.flavour) if exact else None
+        for statement in by_key or deletes(shape, keys, self.limits):
             self._run(shape, statement.sql, thorough=True)
 
     def _write(self, shape: TableShape, statement: Statement, *, thorough: bool = False) -> None:
         self._check_fractions(shape, statement.tuples)
         self._run(shape, statement.sql, thorough=thorough)
-        if self._session.warning_count:
+        if self.session.warning_count:
             self._check_warnings(shape, statement.tuples, comparison=False)
 
     def _run(self, shape: TableShape, sql: bytes, *, thorough: bool) -> int:
-        if len(sql) >= self._packet_bytes_max:
+        if len(sql) >= self.session.packet_bytes_max:
             raise RowsRefused.of(
                 shape,
-                f"a row in a transaction up to {self._until_ts} needs a statement of {len(sql)} bytes, and the "
-                f"server's max_allowed_packet is {self._packet_bytes_max}; raise it there",
+                f"a row in a transaction up to {self.until_ts} needs a statement of {len(sql)} bytes, and the "
+                f"server's max_allowed_packet is {self.session.packet_bytes_max}; raise it there",
             )
         try:
-            return self._session.execute(sql)
+            return self.session.execute(sql)
         except ServerError as error:
             raise self._refused(shape, error, thorough=thorough) from error
 
     def _refused(self, shape: TableShape, error: ServerError, *, thorough: bool) -> DataError:
         if error.code not in DUPLICATE_KEY:
-            return RowsRefused.of(shape, f"rows up to commit_ts {self._until_ts} are refused: {error}")
+            return RowsRefused.of(shape, f"rows up to commit_ts {self.until_ts} are refused: {error}")
         found = _KEY.search(error.detail)
         key = found.group(1).rsplit(".", 1)[-1] if found else "?"
         if not thorough:
             return UniqueSurprise.of(shape, error.detail, key=key)
         return UniqueConflict.of(
             shape,
-            f"unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: {error.detail}. "
+            f"unique key {key!r} of the destination refuses a row up to commit_ts {self.until_ts}: {error.detail}. "
             f"{self._why_refused(shape, key)}",
             key=key,
         )
 
     def _why_refused(self, shape: TableShape, key: str) -> str:
-        handling = self._keys.handling(self._session, shape)
+        handling = self.keys.handling(self.session, shape)
         parts = [part for own in handling.keys if own.name.lower() == key.lower() for part in own.parts]
         coarse = [part for part in parts if part.column in handling.coarse]
         if not coarse:
@@ -225,7 +218,7 @@ class Writer:
             )
         of = upstream_collations(shape)
         why = "; ".join(f"column {p.column} is {p.collation} here and {of[p.column.lower()]} upstream" for p in coarse)
-        ways = "; ".join(mend(self._session, shape, tuple(part.column for part in coarse)))
+        ways = "; ".join(mend(self.session, shape, tuple(part.column for part in coarse)))
         return f"What are two rows upstream is one row here: {why}. " + (
             f"Run in the destination, and start again: {ways}"
             if ways
@@ -234,7 +227,7 @@ class Writer:
 
     def _check_fractions(self, shape: TableShape, tuples: Sequence[bytes]) -> None:
         """Raises ValueChanged if digits after the point would be truncated, which a server does not always report."""
-        narrow = self._keys.handling(self._session, shape).narrow if any(shape.fractions) else ()
+        narrow = self.keys.handling(self.session, shape).narrow if any(shape.fractions) else ()
         for row in tuples if narrow else ():
             literals = split_row(row)
             for at, digits in narrow:
@@ -247,12 +240,12 @@ class Writer:
                     )
 
     def _check_warnings(self, shape: TableShape, tuples: Sequence[bytes], *, comparison: bool) -> None:
-        for level, code, text in self._session.warnings():
+        for level, code, text in self.session.warnings():
             if (level == "Note" and code != TRUNCATED) or (comparison and code in _COMPARISON):
                 continue
             if is_computed(shape.columns, text):
                 continue
-            if self._session.flavour == "tidb" and is_about_no_literal(code, text):
+            if self.session.flavour == "tidb" and is_about_no_literal(code, text):
                 _log.debug("not about a value that was written", table=f"{shape.schema}.{shape.table}", text=text)
                 continue
             if stored_exactly(code, literal_at(shape.columns, tuples, text)):
@@ -260,7 +253,7 @@ class Writer:
             raise self._changed(shape, f"warning {code}: {text}; its column is narrower than upstream's, widen it")
 
     def _changed(self, shape: TableShape, why: str) -> ValueChanged:
-        text = f"the destination would change a value of a row up to commit_ts {self._until_ts}: {why}"
+        text = f"the destination would change a value of a row up to commit_ts {self.until_ts}: {why}"
         return ValueChanged.of(shape, text)
 
 

@@ -68,7 +68,7 @@ def first_load(
         schema_version=9,
         stop=stop,
         databases=databases,
-        rewrite=rewrite,
+        rewrite=rewrite or RewriteRules(),
         pause_s=0,
     )
 

@@ -147,7 +147,8 @@ class DistributedBatches:
             try:
                 receipts = self._written(micro_batch, job)
             except DataError as error:
-                self._name(error, plan, micro_batch)
+                start_ts = self._start_ts(plan, micro_batch, error.commit_ts) if error.commit_ts else 0
+                error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
                 raise
             rows = max(rows, sum(receipt.rows for receipt in receipts))
             left_out = max([left_out, *(receipt.left_out for receipt in receipts)])
@@ -179,11 +180,6 @@ class DistributedBatches:
             if retry_for_s and self.stop.is_set():
                 raise Stopped("stopped while slots failed") from error
             raise
-
-    def _name(self, error: DataError, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
-        """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
-        start_ts = self._start_ts(plan, micro_batch, error.commit_ts) if error.commit_ts else 0
-        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
     def _start_ts(self, plan: PlannedBatch, micro_batch: MicroBatch, commit_ts: int) -> int:
         """The start_ts of a transaction of the batch, 0 if it cannot be determined."""

@@ -24,8 +24,10 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
     synced = "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
+    is_late = lag_s - document["DelaySeconds"] >= LAG_WARN_S
+    mood = Mood.WARN if is_late or document["HeldBack"] or document["Error"] or document["Paused"] else Mood.GOOD
     facts = (
-        Fact("lag", span_text(lag_s), synced, _lag_mood(document, lag_s)),
+        Fact("lag", span_text(lag_s), synced, mood),
         Fact("position", position, f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
@@ -33,19 +35,16 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
         *_verified(document),
     )
     pumps: Sequence[Mapping[str, Any]] = document["Pumps"]
+    standbys = f"standby: {', '.join(document['Standbys'])}" if document["Standbys"] else ""
     return render(
         f"drainer {document['NodeID']}",
-        " · ".join(filter(None, (f"into {document['Destination']}", document["Phase"], _standbys(document)))),
+        " · ".join(filter(None, (f"into {document['Destination']}", document["Phase"], standbys))),
         facts=facts,
         tables=(*_steering(document), _pumps(pumps), _pending(pumps)),
         charts=charts(history, now_s) if history else (),
         alarms=_alarms(document, pumps),
         links=("/status", "/commit_ts", "/metrics"),
     )
-
-
-def _standbys(document: Mapping[str, Any]) -> str:
-    return f"standby: {', '.join(document['Standbys'])}" if document["Standbys"] else ""
 
 
 def charts(history: History, now_s: float) -> Sequence[Chart]:
@@ -104,11 +103,6 @@ def _failing(document: Mapping[str, Any]) -> list[Alarm]:
     tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
     mood = Mood.BAD if document["ErrorSeconds"] >= FAILING_BAD_S else Mood.WARN
     return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}", mood)]
-
-
-def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:
-    is_late = lag_s - document["DelaySeconds"] >= LAG_WARN_S
-    return Mood.WARN if is_late or document["HeldBack"] or document["Error"] or document["Paused"] else Mood.GOOD
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from binlog.cluster import tso
 from binlog.cluster.node import SOURCE_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
@@ -25,6 +26,7 @@ class Displaced(BinlogError):
     """Another process wrote this node's record: an operator changed its state, or a second drainer has its id."""
 
 
+@dataclass(eq=False)
 class DrainerNode:
     """The drainer's registry record: `online` after `register`, then refreshed by `heartbeats`, `pausing` or `closing`
     while the last batch in flight continues, `paused` or `offline` at the end.
@@ -34,24 +36,20 @@ class DrainerNode:
     `reads_topics`: from Kafka in place of the pumps.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        *,
-        node_id: str,
-        host: str,
-        position: Callable[[], int],
-        started_ts: int,
-        status_addr: str = "",
-        reads_topics: bool = False,
-    ) -> None:
-        self._record = OwnRecord(registry, "drainers", node_id)
-        self._node_id, self._host = node_id, host
-        labels = {STATUS_LABEL: status_addr, SOURCE_LABEL: "kafka" if reads_topics else ""}
+    registry: Registry
+    node_id: str
+    host: str
+    position: Callable[[], int]
+    started_ts: int
+    status_addr: str = ""
+    reads_topics: bool = False
+    state: State = State.OFFLINE
+
+    def __post_init__(self) -> None:
+        self._record = OwnRecord(self.registry, "drainers", self.node_id)
+        labels = {STATUS_LABEL: self.status_addr, SOURCE_LABEL: "kafka" if self.reads_topics else ""}
         self._label = {name: value for name, value in labels.items() if value} or None
-        self._position = position
-        self._started_ts, self._started_at = started_ts, time.monotonic()
-        self.state = State.OFFLINE
+        self._started_at = time.monotonic()
 
     async def register(self, state: State = State.ONLINE) -> None:
         """Write the record with this state, whatever it was. RegistryConflict when two drainers start at once."""
@@ -69,7 +67,7 @@ class DrainerNode:
                 failures = 0
                 outage.over()
             except RegistryConflict as error:
-                raise Displaced(f"drainer {self._node_id} was registered by another process: {error}") from error
+                raise Displaced(f"drainer {self.node_id} was registered by another process: {error}") from error
             except BinlogError as error:
                 failures += 1
                 outage.failed(error=str(error), gives_up_after=FAILURES_MAX)
@@ -88,12 +86,12 @@ class DrainerNode:
         await self._record.write(lambda: self._status(state))
 
     def _status(self, state: State) -> NodeStatus:
-        update_ts = tso.approximate(self._started_ts, time.monotonic() - self._started_at)
+        update_ts = tso.approximate(self.started_ts, time.monotonic() - self._started_at)
         return NodeStatus(
-            self._node_id,
-            self._host,
+            self.node_id,
+            self.host,
             state,
             label=self._label,
-            max_commit_ts=max(0, self._position()),
+            max_commit_ts=max(0, self.position()),
             update_ts=update_ts,
         )

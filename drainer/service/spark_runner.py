@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,10 @@ SPARK_FAILURES_MAX = 5
 _log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class SparkRun:
-    """Applies batches from `start` until `stop`. `wait` raises the first error that is not retried.
+    """Applies batches from `start` until `stop`, which closes `opening`. `wait` raises the first error that is not
+    retried.
 
     Retried by a new query from the destination's position: a pump that fails during a pull (the next survey waits for
     it); a batch that must be applied in the driver; and, up to SPARK_FAILURES_MAX times at one position, a failure of
@@ -103,29 +106,19 @@ class SparkRun:
     binlog is in the next plan).
     """
 
-    def __init__(
-        self,
-        config: Config,
-        opening: Opening,
-        cluster_id: int,
-        pipeline: Pipeline,
-        scheduler: Scheduler,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        pause_s: float = RESTART_PAUSE_S,
-    ) -> None:
-        """`opening`: closed by `stop`."""
-        self._config = config
-        self._opening = opening
-        self._cluster_id = cluster_id
-        self._pipeline = pipeline
-        self._scheduler = scheduler
-        self._loop = loop
-        self._ended: asyncio.Future[None] = loop.create_future()
+    config: Config
+    opening: Opening
+    cluster_id: int
+    pipeline: Pipeline
+    scheduler: Scheduler
+    loop: asyncio.AbstractEventLoop
+    pause_s: float = RESTART_PAUSE_S
+
+    def __post_init__(self) -> None:
+        self._ended: asyncio.Future[None] = self.loop.create_future()
         self._session: SparkSession | None = None
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
-        self._pause_s = pause_s
         self._tasks = 0
         self._lacks: BaseException | None = None
         self._again: BaseException | None = None
@@ -149,8 +142,8 @@ class SparkRun:
 
     async def stop(self, batch_s: float) -> None:
         """Wait up to `batch_s` seconds for the batch in flight, then abandon it, which is as safe as a crash."""
-        self._scheduler.stop()
-        self._pipeline.stop()
+        self.scheduler.stop()
+        self.pipeline.stop()
         try:
             async with asyncio.timeout(batch_s):
                 await asyncio.to_thread(self._stop_query)
@@ -161,8 +154,8 @@ class SparkRun:
     def _start(self) -> None:
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
-        warn_of_loopback(self._config.spark.master, self._config.syncer.to.hosts())
-        self._session = self._opening.session()
+        warn_of_loopback(self.config.spark.master, self.config.syncer.to.hosts())
+        self._session = self.opening.session()
         self._follow_executors()
         self._start_query()
 
@@ -172,14 +165,14 @@ class SparkRun:
 
         assert self._session is not None
         self._close_planner()
-        self._planner = PlannerServer(self._scheduler.for_query(), self._fail)
-        security = self._config.security
+        self._planner = PlannerServer(self.scheduler.for_query(), self._fail)
+        security = self.config.security
         options = {
             "packed": "true",
             "planner": self._planner.address,
             "planner-key": self._planner.key,
-            "cluster-id": str(self._cluster_id),
-            "start-ts": str(self._pipeline.position_ts),
+            "cluster-id": str(self.cluster_id),
+            "start-ts": str(self.pipeline.position_ts),
             "ssl-ca": security.ssl_ca,
             "ssl-cert": security.ssl_cert,
             "ssl-key": security.ssl_key,
@@ -192,42 +185,42 @@ class SparkRun:
         """Handle the batches with which Spark calls this, one after another. A batch that was read ahead is applied
         while Spark goes on to the next one. Every other batch waits for the preceding one, and has been applied when
         this returns."""
-        plan = self._scheduler.batches.planned(until_ts)
+        plan = self.scheduler.batches.planned(until_ts)
         if plan is None:
-            if until_ts > self._pipeline.position_ts:
+            if until_ts > self.pipeline.position_ts:
                 raise BinlogError(f"Spark has a batch that ends at {until_ts}, where no batch is planned")
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
         micro_batch.covers(plan.after_ts, plan.until_ts)
         failure: BaseException | None = None
         try:
-            self._pipeline.read(plan, micro_batch)
+            self.pipeline.read(plan, micro_batch)
         except BaseException as error:  # noqa: BLE001  what the batch before it raised comes first
             failure = error
         else:
             crash_point("drainer.after_read")
         self._applier.wait()
         if failure is not None:
-            if self._pipeline.stopping:
+            if self.pipeline.stopping:
                 failure = Stopped("stopped while a batch was read")
-            self._pipeline.read_failed(failure)
+            self.pipeline.read_failed(failure)
             self._judge(failure)
             raise failure
         if plan.fold is None:
             self._apply(plan, micro_batch)
             return
-        self._scheduler.batches.begun = plan
+        self.scheduler.batches.begun = plan
         # There may be no next batch, whose call would raise this batch's error and end the query.
         self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 
     def _apply(self, plan: PlannedBatch, micro_batch: SparkBatch) -> None:
         try:
-            self._pipeline.run(plan, micro_batch)
+            self.pipeline.run(plan, micro_batch)
         except BaseException as error:
             self._judge(error)
             raise
         self._retry_outage.over()
-        self._scheduler.applied()
+        self.scheduler.applied()
         self._follow_executors()
 
     def _judge(self, error: BaseException) -> None:
@@ -248,8 +241,8 @@ class SparkRun:
             return  # the next batch raises the reason
         if tasks != self._tasks:
             self._tasks = tasks
-            self._scheduler.use_parallelism(tasks)
-            self._pipeline.use_parallelism(tasks)
+            self.scheduler.use_parallelism(tasks)
+            self.pipeline.use_parallelism(tasks)
             _log.info("concurrent tasks available", tasks=tasks)
 
     def _retryable(self, error: BaseException | None) -> bool:
@@ -260,7 +253,7 @@ class SparkRun:
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False
-        position_ts = self._pipeline.position_ts
+        position_ts = self.pipeline.position_ts
         if position_ts != self._spark_failed_at:
             self._lacks = None
         if isinstance(error, NodeLacks):
@@ -274,12 +267,12 @@ class SparkRun:
         again, self._again = self._again, None
         if again is None and not self._failed and self._retryable(error):
             again = error
-        if again is None or self._pipeline.stopping:
+        if again is None or self.pipeline.stopping:
             self._fail(error)
             return
         self._retry_outage.failed(error=str(again))
         if not isinstance(again, NotDistributed):  # NotDistributed is no failure: the next plan is a different one
-            time.sleep(self._pause_s)
+            time.sleep(self.pause_s)
         from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
 
         try:
@@ -290,7 +283,7 @@ class SparkRun:
         except BaseException as another:
             self._fail(another)
             raise
-        if self._pipeline.stopping:  # stopped meanwhile: `stop` does not know this query
+        if self.pipeline.stopping:  # stopped meanwhile: `stop` does not know this query
             self._stop_query()
             self._close_planner()
 
@@ -302,7 +295,7 @@ class SparkRun:
         if isinstance(error, SparkFailed) and self._lacks is not None:
             error = self._lacks  # an earlier attempt at the same batch failed for this reason
         elif isinstance(error, WorkerNotStarted):
-            lacks = self._opening.node_lacks()
+            lacks = self.opening.node_lacks()
             error = error if lacks is None else NodeLacks(lacks)
 
         def settle() -> None:
@@ -313,11 +306,11 @@ class SparkRun:
             else:
                 self._ended.set_exception(error)
 
-        self._loop.call_soon_threadsafe(settle)
+        self.loop.call_soon_threadsafe(settle)
 
     def _stop_query(self) -> None:
         if self._query is not None:
-            with self._pipeline.quiet():
+            with self.pipeline.quiet():
                 self._query.stop()
 
     def _close_planner(self) -> None:
@@ -326,4 +319,4 @@ class SparkRun:
 
     def _stop_rest(self) -> None:
         self._close_planner()
-        self._opening.close()
+        self.opening.close()

@@ -52,22 +52,16 @@ async def compared(config: Config) -> Found:
     process = context.Process(target=_process, args=(sender, config), daemon=True)
     process.start()
     sender.close()
-    receiving = asyncio.ensure_future(asyncio.to_thread(_received, receiver))
+    receiving: asyncio.Future[Found] = asyncio.ensure_future(asyncio.to_thread(receiver.recv))
     try:
         return await asyncio.shield(receiving)
-    finally:
-        process.terminate()
-        await receiving
-        await asyncio.to_thread(process.join)
-        receiver.close()
-
-
-def _received(receiver: Connection) -> Found:
-    try:
-        found: Found = receiver.recv()
     except EOFError:
         return Found(error="the process that compares ended early; the reason is in the drainer's output")
-    return found
+    finally:
+        process.terminate()
+        await asyncio.gather(receiving, return_exceptions=True)
+        await asyncio.to_thread(process.join)
+        receiver.close()
 
 
 def _process(sender: Connection, config: Config) -> None:

@@ -193,13 +193,11 @@ class TopicCounts:
         changes."""
         with self._lock:
             if self._slotting is None or self._slotting.count != slots:
-                self._slotting = PartitionSlotting(self.publication.dispatcher, slots, self._cut_version())
+                # A hash of the rules by which rows are cut (rule 16). Added topics do not change it, because they
+                # change nothing for the others. It is recorded with each range, as is the number of slots.
+                version = crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
+                self._slotting = PartitionSlotting(self.publication.dispatcher, slots, version)
             return self._slotting
-
-    def _cut_version(self) -> int:
-        """Return a hash of the rules by which rows are cut (rule 16). Added topics do not change it, because they
-        change nothing for the others. It is recorded with each range, as is the number of slots."""
-        return crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
 
     def _rules(self) -> int:
         """Return a hash of the settings that decide, together with the numbers of partitions, where a row is sent and

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
@@ -97,16 +97,12 @@ class DdlRunner:
         self._driver = driver
         self._background = background
         self._bin = bin_
-        self._collations: frozenset[str] | None = None
 
     def is_done(self, job_id: int) -> bool:
         """Whether the job's mark is `done`, or its index is built beside the stream."""
-        return self._state(job_id) in (DONE, BUILDING)
-
-    def _state(self, job_id: int) -> str:
         driver = self._driver
         mark = driver.patiently(f"mark of DDL job {job_id}", lambda session: driver.store(session).job(job_id))
-        return mark.state if mark is not None else ""
+        return mark is not None and mark.state in (DONE, BUILDING)
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See base.Sink.ddl."""
@@ -173,7 +169,7 @@ class DdlRunner:
 
         Raises DdlFailed for a job that no destination can run."""
         session = self._driver.session()
-        server = Server(session.flavour, self._known_collations())
+        server = Server(session.flavour, self._collations)
         if server.is_tidb and step.job.type in job_kinds.CREATES:
             server = replace(server, database_collation=self._database_collation(step.schema))
         plan = plan_of(step, server, may_exist=may_exist)
@@ -348,10 +344,9 @@ class DdlRunner:
         )
         return str(rows[0][0]) if rows else ""
 
-    def _known_collations(self) -> frozenset[str]:
-        if self._collations is None:
-            self._collations = known_collations(self._driver.session())
-        return self._collations
+    @cached_property
+    def _collations(self) -> frozenset[str]:
+        return known_collations(self._driver.session())
 
 
 def known_collations(session: ServerSession) -> frozenset[str]:

@@ -131,7 +131,12 @@ class Loader:
             "LOAD DATA rolled back; writing the rows by statements", table=f"{shape.schema}.{shape.table}", why=why
         )
         self.keys.write_by_statements(shape)
-        self._take_back()
+        try:
+            session.execute(b"ROLLBACK TO SAVEPOINT drainer_load")
+        except ServerError as error:
+            if error.code == _NO_SAVEPOINT:  # the server has rolled back more than the statement
+                raise Retry(f"{session.address}: the transaction is gone: {error}") from error
+            raise
         return False
 
     def _load(self, shape: TableShape, rows: Sequence[bytes], sql: bytes, body: bytes) -> str:
@@ -153,11 +158,3 @@ class Loader:
             if not stored_exactly(code, literal_at(shape.columns, rows, text)):
                 return f"warning {code}: {text}"
         return ""
-
-    def _take_back(self) -> None:
-        try:
-            self.session.execute(b"ROLLBACK TO SAVEPOINT drainer_load")
-        except ServerError as error:
-            if error.code == _NO_SAVEPOINT:  # the server has rolled back more than the statement
-                raise Retry(f"{self.session.address}: the transaction is gone: {error}") from error
-            raise

@@ -96,14 +96,16 @@ class _SlotRun:
         self._deadline = RetryDeadline(f"slot {slot} of {self._range}", retry_for_s)
 
     def run(self) -> Receipt:
-        skipped: int | None = None
+        target, skipped = self._target, None
         try:
             while True:
                 try:
                     done = self._done()
                     skipped = done if skipped is None else skipped
                     self._from(done)
-                    self._keep()
+                    if self._session is not None:  # for the worker's next task
+                        connection.give_back(target.config, self._session)
+                        self._session = None
                     self._deadline.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
@@ -200,12 +202,6 @@ class _SlotRun:
             config = self._target.config
             self._session = connection.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
         return self._session
-
-    def _keep(self) -> None:
-        """After success: keep this session for the worker's next task."""
-        if self._session is not None:
-            connection.give_back(self._target.config, self._session)
-            self._session = None
 
     def _close(self) -> None:
         if self._session is not None:

@@ -80,7 +80,7 @@ def test_slot_that_succeeds_after_failures_is_cleared_from_status(monkeypatch: p
         assert failures.now is not None and failures.now.what.startswith("slot 3 of (10, 20] in h:3306")
         return 0
 
-    for name, to in (("_done", done), ("_from", lambda *_: None), ("_keep", lambda *_: None)):
+    for name, to in (("_done", done), ("_from", lambda *_: None)):
         monkeypatch.setattr(slot_writer._SlotRun, name, to)
     target: Any = SimpleNamespace(
         config=ServerConfig(host="h"), intent=SimpleNamespace(after_ts=10, until_ts=20, chunk_rows=1)

@@ -31,12 +31,9 @@ _log = log.get_logger("drainer")
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["plan"]:
-        return plan(sys.argv[2:])
-    if sys.argv[1:2] == ["load"]:
-        return load(sys.argv[2:])
-    if sys.argv[1:2] == ["check"]:
-        return check(sys.argv[2:])
+    command = {"plan": plan, "load": load, "check": check}.get("".join(sys.argv[1:2]))
+    if command is not None:
+        return command(sys.argv[2:])
     config = load_or_exit(PROGRAM)
     try:
         log.setup(config.log_level, config.log_file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Outgoing:
     messages: Iterable[Message]
 
 
+@dataclass(eq=False)
 class Publication:
     """Make the messages of one changefeed. Caches what it compiles for tables, and is pickled without this cache. Not
     safe for use by several threads.
@@ -49,21 +50,16 @@ class Publication:
     several rows is larger than the least of them; `ids`: schema ids, for protocols that register schemas.
     `batch_bytes`: the largest batch that all topics accept, 0: not known."""
 
-    def __init__(
-        self,
-        options: ProtocolOptions,
-        router: Router,
-        counts: Mapping[str, int],
-        topic_bytes: Mapping[str, int],
-        ids: SchemaIds | None = None,
-    ) -> None:
+    options: ProtocolOptions
+    router: Router
+    counts: Mapping[str, int]
+    topic_bytes: Mapping[str, int]
+    ids: SchemaIds = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         """Raises ProtocolConfigError."""
-        self.options = options
-        self.router = router
-        self.counts = counts
-        self.topic_bytes = topic_bytes
-        self.ids: SchemaIds = ids if ids is not None else {}
-        self.batch_bytes = min(map(message_bytes_max, topic_bytes.values()), default=0)
+        options, router, counts = self.options, self.router, self.counts
+        self.batch_bytes = min(map(message_bytes_max, self.topic_bytes.values()), default=0)
         target = min(self.batch_bytes or options.max_message_bytes, options.max_message_bytes)
         self.encoder = make_encoder(replace(options, max_message_bytes=target)).with_ids(self.ids)
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
@@ -75,10 +71,10 @@ class Publication:
         return Publication, (self.options, self.router, self.counts, self.topic_bytes, self.ids)
 
     def with_topics(self, counts: Mapping[str, int], topic_bytes: Mapping[str, int]) -> Publication:
-        return Publication(self.options, self.router, counts, topic_bytes, self.ids)
+        return replace(self, counts=counts, topic_bytes=topic_bytes)
 
     def with_ids(self, ids: SchemaIds) -> Publication:
-        return Publication(self.options, self.router, self.counts, self.topic_bytes, ids)
+        return replace(self, ids=ids)
 
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Return each table version that the segment's rows have, with its topic."""

@@ -77,6 +77,12 @@ class InfileConnection(pymysql.connections.Connection):
     offered: bytes | None = None
     _result: Any
 
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        """If TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each
+        connection, which takes 25 ms of CPU, and then verify nothing."""
+        context: ssl.SSLContext = sslp or tls.unverified()
+        return context
+
     def _read_query_result(self, unbuffered: bool = False) -> int:
         assert not unbuffered, "results are read whole"
         self._result = None
@@ -300,22 +306,13 @@ def _text(cell: int | float | str | bytes) -> str:
     return cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else str(cell)
 
 
-class _Connection(InfileConnection):
-    """If TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each connection,
-    which takes 25 ms of CPU, and then verify nothing."""
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        context: ssl.SSLContext = sslp or tls.unverified()
-        return context
-
-
 def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> ServerSession:
     """Open a session with our settings. Raises ConnectionLost or DestinationRefused.
 
     The server ends it after `idle_s` without a statement, so that a stopped process does not keep its locks for
     ever. `read_timeout_s` None: a statement may take any time; a dead peer is noticed by the kernel's probes."""
     try:
-        raw = _Connection(
+        raw = InfileConnection(
             host=config.host,
             port=config.port,
             user=config.user,
@@ -363,11 +360,7 @@ def _prepare(session: ServerSession, config: ServerConfig, idle_s: int) -> None:
     fixed = (*session_settings.SETTINGS, ("wait_timeout", str(idle_s)))
     session.execute(("SET SESSION " + ", ".join(f"{name}={value}" for name, value in fixed)).encode())
     session.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    for name, value in session_settings.OPTIONAL:
-        with contextlib.suppress(ServerError):
-            session.execute(f"SET SESSION {name}={value}".encode())
-    if session.flavour == "tidb":
-        _set_known(session, session_settings.TIDB)
+    _set_known(session, session_settings.OPTIONAL + (session_settings.TIDB if session.flavour == "tidb" else ()))
     _set_params(session, config)
     _check(session, config)
 

@@ -309,7 +309,7 @@ class MySQLSink:
         self._moved(step.commit_ts, step.job.schema_version)
 
     def loads(self) -> list[TableLoad]:
-        """See base.LoadsTables."""
+        """See base.Sink."""
         driver = self._open()
         return driver.patiently("loads", lambda session: driver.store(session).loads())
 

@@ -144,7 +144,7 @@ class SQLiteSink:
         self.commit_ts = commit_ts
 
     def loads(self) -> list[TableLoad]:
-        """See base.LoadsTables."""
+        """See base.Sink."""
         return position_store(self._opened().connection, self._identity).loads()
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:

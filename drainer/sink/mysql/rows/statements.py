@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import joined
@@ -91,16 +92,13 @@ def _by_bytes(head: bytes, tail: bytes, part: Sequence[bytes], room: int, betwee
     yield Statement(head + joined(part[first:], between) + tail, part[first:])
 
 
-def replaces(shape: TableShape, rows: Sequence[bytes], limits: StatementLimits) -> Iterator[Statement]:
-    """Multi-row REPLACE."""
-    head = b"REPLACE INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
+def _written(way: bytes, shape: TableShape, rows: Sequence[bytes], limits: StatementLimits) -> Iterator[Statement]:
+    head = way + b" INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
     return bounded(head, b"", rows, limits)
 
 
-def inserts(shape: TableShape, rows: Sequence[bytes], limits: StatementLimits) -> Iterator[Statement]:
-    """Multi-row INSERT."""
-    head = b"INSERT INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
-    return bounded(head, b"", rows, limits)
+replaces = partial(_written, b"REPLACE")  # of many rows
+inserts = partial(_written, b"INSERT")
 
 
 def deletes(

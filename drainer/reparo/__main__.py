@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from drainer.reparo.config import PRINT, PROGRAM, ReparoConfig
 from drainer.reparo.replaying import Chosen, Counts, print_all, replay
-from drainer.reparo.stream import FilePosition, Range, Stream
+from drainer.reparo.stream import FilePosition, Stream
 from drainer.sink.registry import replayer
 
 _log = log.get_logger("reparo")
@@ -48,24 +48,23 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: ReparoConfig) -> Counts:
     """Raises BinlogError."""
-    wanted = Range(config.start_ts, config.stop_ts)
     chosen = Chosen(config.filter(), frozenset(config.ignore_txn_commit_ts), config.start_ts, config.safe_mode)
     if config.dest_type == PRINT:
-        with _stream(config, wanted, None) as stream:
+        with _stream(config, None) as stream:
             return print_all(stream, chosen, sys.stdout.write)
     to = replayer(config.dest_type, config.dest_db.model_dump(by_alias=True), config.replay())
     try:
         position = FilePosition.parse(to.open(chosen.is_left_out))
         if position is not None:
             _log.info("going on where the destination stands", destination=to.name, commit_ts=position.commit_ts)
-        with _stream(config, wanted, position) as stream:
+        with _stream(config, position) as stream:
             return replay(stream, to, chosen, config.txn_batch)
     finally:
         to.close()
 
 
 @contextmanager
-def _stream(config: ReparoConfig, wanted: Range, position: FilePosition | None) -> Iterator[Stream]:
+def _stream(config: ReparoConfig, position: FilePosition | None) -> Iterator[Stream]:
     """Return the stream, with a progress bar if standard error is a terminal and nothing else is written to that
     terminal."""
     console = Console(stderr=True)
@@ -86,7 +85,8 @@ def _stream(config: ReparoConfig, wanted: Range, position: FilePosition | None) 
                 read[number] = read_bytes
                 progress.update(task, completed=sum(read.values()))
 
-        stream = Stream(Path(config.data_dir), wanted, position, skips_damage=config.skip_damaged, advanced=advanced)
+        ends = config.start_ts, config.stop_ts
+        stream = Stream(Path(config.data_dir), *ends, position, config.skip_damaged, advanced)
         progress.update(task, total=stream.total_bytes())
         yield stream
 

@@ -94,26 +94,19 @@ class Entry:
     position: FilePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A range of commit_ts, both ends inclusive; 0: no limit."""
-
-    start_ts: int = 0
-    stop_ts: int = 0
-
-
 Advanced = Callable[[int, int], None]  # the number of a file, and how many of its bytes have been read
 
 
 @dataclass(eq=False)
 class Stream:
-    """Read a directory once.
+    """Read a directory once, from `start_ts` to `stop_ts`, both inclusive; 0: no limit.
 
     An original drainer writes transactions again after it was killed; these are skipped (Repeats). A directory with
     the position of this project's drainer has each transaction once."""
 
     directory: Path
-    wanted: Range
+    start_ts: int = 0
+    stop_ts: int = 0
     position: FilePosition | None = None
     skips_damage: bool = False
     advanced: Advanced = lambda _number, _read_bytes: None
@@ -152,10 +145,10 @@ class Stream:
         chosen: list[FileName] = []
         for name in files:
             first = name.first_ts or self._first_ts(name)
-            if first and self.wanted.stop_ts and first > self.wanted.stop_ts:
+            if first and self.stop_ts and first > self.stop_ts:
                 break
             # Not if they are equal: the transactions of one commit_ts may be in two files.
-            if first and first < self.wanted.start_ts and self.position is None:
+            if first and first < self.start_ts and self.position is None:
                 chosen = []
             chosen.append(name)
         return chosen
@@ -248,8 +241,7 @@ class Stream:
         if self._is_repeated(binlog.commit_ts, crc):
             self._passed_over += 1
             return None
-        wanted = self.wanted
-        if binlog.commit_ts < wanted.start_ts or (wanted.stop_ts and binlog.commit_ts > wanted.stop_ts):
+        if binlog.commit_ts < self.start_ts or (self.stop_ts and binlog.commit_ts > self.stop_ts):
             return None
         where = f"{self.directory / name.text}, record at byte {one.offset}"
         end = one.offset + len(one.payload) + OVERHEAD

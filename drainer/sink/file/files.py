@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 _HOUR_S: Final = 3600.0
 
 
+@dataclass(eq=False)
 class Housekeeping:
     """One thread that works when it is woken: when a file has become complete, otherwise once an hour (`D-FO-03`).
-    Errors are logged and the work is tried again. Committed data does not depend on it."""
+    Errors are logged and the work is tried again. Committed data does not depend on it. `clock_s`: seconds since
+    1970."""
 
-    def __init__(
-        self, directory: Path, format_: RecordFiles, retention: timedelta, clock_s: Callable[[], float]
-    ) -> None:
-        """`clock_s`: seconds since 1970."""
-        self._directory = directory
-        self._format = format_
-        self._retention = retention
-        self._clock_s = clock_s
+    directory: Path
+    format: RecordFiles
+    retention: timedelta
+    clock_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="files")
         self._work: Future[None] | None = None
@@ -51,7 +51,7 @@ class Housekeeping:
     def wake(self, current_number: int) -> None:
         """Start the work, if it is due. Files with a number below `current_number` are complete. Returns
         immediately."""
-        now = self._clock_s()
+        now = self.clock_s()
         if self._last is not None and self._last[0] == current_number and now - self._last[1] < _HOUR_S:
             return
         if self._work is not None and not self._work.done():
@@ -65,24 +65,24 @@ class Housekeeping:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _tidy(self, current_number: int) -> None:
-        records = self._format.files_directory(self._directory)
+        records = self.format.files_directory(self.directory)
         for path in sorted(records.iterdir()):
             name = parse_name(path.name)
             if name is not None and name.number < current_number and not self._stop.is_set():
                 try:
-                    self._format.complete(self._directory, path, self._stop.is_set)
+                    self.format.complete(self.directory, path, self._stop.is_set)
                 except Exception as error:  # noqa: BLE001  whatever it is, the file stays as it is
                     _log.error(
                         "a complete file cannot be compressed or converted; it stays as it is",
                         file=str(path),
                         error=str(error),
                     )
-        if self._retention:
+        if self.retention:
             self._remove_old(current_number)
 
     def _remove_old(self, current_number: int) -> None:
-        oldest_s = self._clock_s() - self._retention.total_seconds()
-        for path in self._format.kept(self._directory):
+        oldest_s = self.clock_s() - self.retention.total_seconds()
+        for path in self.format.kept(self.directory):
             name = parse_name(path.name)
             try:
                 if (name is None or name.number < current_number) and path.stat().st_mtime < oldest_s:
@@ -197,18 +197,17 @@ class Files:
         return os.fdopen(handle, "r+b", _BUFFER)
 
 
+@dataclass(eq=False)
 class Appender:
     """Append after the recorded lengths of current files. `finish` syncs the files and returns what to record; nothing
-    is committed before it is recorded."""
+    is committed before it is recorded. `clock_s`: seconds since 1970."""
 
-    def __init__(
-        self, files: Files, current: Mapping[int, Current], rotation: Rotation, clock_s: Callable[[], float]
-    ) -> None:
-        """`clock_s`: seconds since 1970."""
-        self._files = files
-        self._current = dict(current)
-        self._rotation = rotation
-        self._clock_s = clock_s
+    files: Files
+    current: Mapping[int, Current]
+    rotation: Rotation
+    clock_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._open: dict[int, BinaryIO] = {}
         self._made = False
 
@@ -229,24 +228,24 @@ class Appender:
             current, file = self._ready(slot)
             file.writelines(parts)
         except OSError as error:
-            raise DestinationDown(f"{self._files.directory}: {error}") from error
-        self._current[slot] = replace(current, length=current.length + length)
+            raise DestinationDown(f"{self.files.directory}: {error}") from error
+        self.current = {**self.current, slot: replace(current, length=current.length + length)}
 
     def _ready(self, slot: int) -> tuple[Current, BinaryIO]:
         """Return the slot's file, open; start a new one if it is due."""
-        now_s = self._clock_s()
-        current = self._current.get(slot, Current())
-        if self._rotation.is_due(current, int(now_s * 1000)):
+        now_s = self.clock_s()
+        current = self.current.get(slot, Current())
+        if self.rotation.is_due(current, int(now_s * 1000)):
             if slot not in self._open:
-                self._files.cut_back(current)
+                self.files.cut_back(current)
             self._sync(slot)
             current = Current(current.number + 1)
         file = self._open.get(slot)
         if file is None:
             if current.name:
-                file = self._files.reopen(current)
+                file = self.files.reopen(current)
             else:
-                current, file = self._files.begin(slot, current.number, now_s)
+                current, file = self.files.begin(slot, current.number, now_s)
                 self._made = True
             self._open[slot] = file
         return current, file
@@ -265,11 +264,11 @@ class Appender:
             for slot in list(self._open):
                 self._sync(slot)
             if self._made:
-                sync_directory(self._files.directory)
+                sync_directory(self.files.directory)
         except OSError as error:
-            raise DestinationDown(f"{self._files.directory}: {error}") from error
+            raise DestinationDown(f"{self.files.directory}: {error}") from error
         crash_point("file.synced")
-        return self._current
+        return self.current
 
 
 def _remove(path: Path) -> None:

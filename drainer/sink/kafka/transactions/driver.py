@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
@@ -54,30 +55,30 @@ _GRACE_S: Final = 10.0
 _log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Transaction:
-    """Send the messages of one transaction and hold its changed state in `store`. `sent`: how many messages were
-    sent."""
+    """Send the messages of one transaction and hold its changed state in `store`. `sent`: how many messages were sent;
+    `last`: those that are sent after everything else."""
 
-    def __init__(self, store: DocumentPositionStore, producer: Producer, deadline: RetryDeadline) -> None:
-        self.store = store
-        self.sent = 0
-        self._last: list[tuple[str, int, Sequence[Message]]] = []
-        self._producer = producer
-        self._deadline = deadline
+    store: DocumentPositionStore
+    producer: Producer
+    deadline: RetryDeadline
+    sent: int = 0
+    last: list[tuple[str, int, Sequence[Message]]] = field(default_factory=list)
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
         """Send messages in this order."""
-        self.sent += self._producer.send(topic, partition, messages, self._deadline)
+        self.sent += self.producer.send(topic, partition, messages, self.deadline)
 
     def resolve(self, publication: Publication, commit_ts: int) -> None:
         """Send a resolved event to every partition, after everything else. Without transactions: after the position,
         because rows must not be repeated after these messages."""
         messages = publication.encoder.resolved(commit_ts)
         for topic, partition in publication.partitions() if messages else ():
-            self._last.append((topic, partition, messages))
+            self.last.append((topic, partition, messages))
 
     def send_the_last(self) -> None:
-        for topic, partition, messages in self._last:
+        for topic, partition, messages in self.last:
             self.send(topic, partition, messages)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainer.protocol.pb_file.encoder import ddl_binlog, dml_head
-from drainer.reparo.stream import FilePosition, Range, ReparoError, Stream
+from drainer.reparo.stream import FilePosition, ReparoError, Stream
 from tests.support.file_case import framed
 
 
@@ -23,7 +23,7 @@ def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
 
 
 def stamps(directory: Path, start: int = 0, stop: int = 0, position: FilePosition | None = None) -> list[int]:
-    return [one.binlog.commit_ts for one in Stream(directory, Range(start, stop), position)]
+    return [one.binlog.commit_ts for one in Stream(directory, start, stop, position)]
 
 
 def test_range_ends_are_inclusive_and_only_needed_files_are_read(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_range_ends_are_inclusive_and_only_needed_files_are_read(tmp_path: Path)
         for stop in range(9):
             wanted = [ts for ts in range(1, 8) if ts >= start and (not stop or ts <= stop)]
             assert stamps(tmp_path, start, stop) == wanted, (start, stop)
-    assert [name.number for name in Stream(tmp_path, Range(4, 5)).files] == [1, 2]
+    assert [name.number for name in Stream(tmp_path, 4, 5).files] == [1, 2]
 
 
 def test_last_file_without_records_loses_no_records(tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_records_of_one_commit_ts_rewritten_by_upstream_are_read_once(
 ) -> None:
     """Also behind every position where a killed reparo may have ended."""
     write(tmp_path, payloads)
-    entries = list(Stream(tmp_path, Range()))
+    entries = list(Stream(tmp_path))
     assert [entry.binlog.query or entry.binlog.commit_ts for entry in entries] == [
         one if isinstance(one, int) else one[-1:].decode() for one in wanted
     ]
     for n, entry in enumerate(entries):
-        assert list(Stream(tmp_path, Range(), entry.position)) == entries[n + 1 :]
+        assert list(Stream(tmp_path, position=entry.position)) == entries[n + 1 :]
 
 
 def test_equal_records_beside_position_file_are_all_read(tmp_path: Path) -> None:
@@ -89,15 +89,15 @@ def test_equal_records_beside_position_file_are_all_read(tmp_path: Path) -> None
 
 def test_stream_resumes_after_any_record(tmp_path: Path) -> None:
     write(tmp_path, [1, 2, ddl_binlog(2, "x")], [3], [ddl_binlog(4, "y"), 5])
-    entries = list(Stream(tmp_path, Range()))
+    entries = list(Stream(tmp_path))
     for n, entry in enumerate(entries):
-        rest = [one.position for one in Stream(tmp_path, Range(), FilePosition.parse(entry.position.text()))]
+        rest = [one.position for one in Stream(tmp_path, position=FilePosition.parse(entry.position.text()))]
         assert rest == [one.position for one in entries[n + 1 :]]
 
 
 def test_position_of_other_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [1, 2], [3])
-    entry = list(Stream(tmp_path, Range()))[1]
+    entry = list(Stream(tmp_path))[1]
     write(tmp_path, [1, 9], [10])
     with pytest.raises(ReparoError, match=r"does not have, at byte \d+, the record of commit_ts 2 .*-name"):
         stamps(tmp_path, position=entry.position)
@@ -113,18 +113,18 @@ def test_missing_file_in_between_or_directory_without_files_is_refused(tmp_path:
     paths = write(tmp_path, [1], [2], [3])
     paths[1].unlink()
     with pytest.raises(ReparoError, match="files are missing in between"):
-        Stream(tmp_path, Range())
+        Stream(tmp_path)
     assert stamps(tmp_path, 4) == []
-    assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3]
+    assert [one.binlog.commit_ts for one in Stream(tmp_path, skips_damage=True)] == [1, 3]
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(ReparoError, match=r"has no files of a drainer \(binlog-<number>-<time>\)$"):
-        Stream(empty, Range())
+        Stream(empty)
     (empty / "stage").mkdir()
     with pytest.raises(ReparoError, match=r'it is one of Parquet files, and reparo reads those of format = "pb"$'):
-        Stream(empty, Range())
+        Stream(empty)
     with pytest.raises(ReparoError, match="cannot be read"):
-        Stream(tmp_path / "nowhere", Range())
+        Stream(tmp_path / "nowhere")
 
 
 def test_damaged_record_is_refused_with_file_and_offset_or_skipped(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_damaged_record_is_refused_with_file_and_offset_or_skipped(tmp_path: Pat
     paths[0].write_bytes(data)
     with pytest.raises(ReparoError, match=rf"binlog-0+-\d+: damaged at byte {size}: CRC-32C .*-skip-damaged"):
         stamps(tmp_path)
-    assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3, 4]
+    assert [one.binlog.commit_ts for one in Stream(tmp_path, skips_damage=True)] == [1, 3, 4]
 
 
 def test_record_that_is_not_binlog_is_refused_with_its_offset(tmp_path: Path) -> None:
@@ -147,6 +147,6 @@ def test_record_that_is_not_binlog_is_refused_with_its_offset(tmp_path: Path) ->
 def test_progress_sums_to_bytes_of_files(tmp_path: Path) -> None:
     paths = write(tmp_path, [1, 2], [3])
     read: dict[int, int] = {}
-    stream = Stream(tmp_path, Range(), advanced=lambda number, count: read.update({number: count}))
+    stream = Stream(tmp_path, advanced=lambda number, count: read.update({number: count}))
     assert len(list(stream)) == 3
     assert sum(read.values()) == stream.total_bytes() == sum(path.stat().st_size for path in paths)

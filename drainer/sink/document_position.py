@@ -23,7 +23,7 @@ from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.sink.base import SCHEMA_ID, Identity, Intent, TableLoad
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
-from drainer.sink.position import DONE, JobMark, Stored, body_of, refusal, stored_of, taken_meanwhile
+from drainer.sink.position import DONE, JobMark, Stored, body_of, refusal, stored_of, taken_meanwhile, tuples
 
 # A lock file for the one process that may write to a destination.
 
@@ -249,10 +249,5 @@ def _document_of(body: dict[str, Any], label: str) -> Document:
     found = Document(notes=body["notes"])
     found.stored = None if body["position"] is None else stored_of(body["position"], label)
     found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}
-    found.loads = {load["table_id"]: _load_of(load) for load in body.get("loads", ())}
+    found.loads = {load["table_id"]: TableLoad(**tuples(load)) for load in body.get("loads", ())}
     return found
-
-
-def _load_of(found: dict[str, Any]) -> TableLoad:
-    borders = found["borders"]
-    return TableLoad(**{**found, "borders": None if borders is None else tuple(map(tuple, borders))})

@@ -84,6 +84,13 @@ def taken_meanwhile(store: PositionStore) -> Fenced:
     return Fenced(f"{store.label}: another drainer took it while this one was starting")
 
 
+def tuples(value: Any) -> Any:
+    """A value of JSON with tuples in place of lists, of an object in its members."""
+    if isinstance(value, dict):
+        return {name: tuples(one) for name, one in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
 def intent_text(intent: Intent, stage: str) -> str:
     """Return the stored form of an intent. The stage is stored as `phase`."""
     return json.dumps({**asdict(intent), "phase": stage})
@@ -92,9 +99,9 @@ def intent_text(intent: Intent, stage: str) -> str:
 def intent_of(text: str, label: str) -> tuple[Intent, str]:
     """An intent and its stage. Raises DestinationRefused."""
     try:
-        plan: dict[str, Any] = json.loads(text)
+        plan: dict[str, Any] = tuples(json.loads(text))
         stage = str(plan.pop("phase"))
-        return Intent(**{**plan, "pumps": tuple(plan["pumps"]), "counts": tuple(plan["counts"])}), stage
+        return Intent(**plan), stage
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DestinationRefused(
             f"{label}: the open range in drainer_position was not written by this version of the drainer "
@@ -347,8 +354,7 @@ class SqlPositionStore:
 def _load_of(table_id: int, part: int, text: str | None, loaded: int) -> TableLoad:
     if text is None:
         return TableLoad(table_id, None, loaded, part)
-    ends: list[Any] = [border and tuple(border) for border in json.loads(text)]
-    lower, *borders, upper = ends
+    lower, *borders, upper = tuples(json.loads(text))
     return TableLoad(table_id, tuple(borders), loaded, part, lower, upper)
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -131,6 +131,15 @@ class Rotation:
         return current.length >= self.file_bytes or 0 < self.interval_ms <= now_ms - current.begun_ms
 
 
+@contextmanager
+def of_disk(directory: Path) -> Iterator[None]:
+    """Raise DestinationDown for an error of the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
+
+
 class Files:
     """The files in a directory, as a crash or a failed attempt may have left them."""
 
@@ -148,15 +157,13 @@ class Files:
     def repair(self, current: Mapping[int, Current]) -> None:
         """Truncate current files to their recorded length, and remove the files after them. Raises DestinationRefused
         for a file that is shorter than its committed length, and DestinationDown for an error of the disk."""
-        try:
+        with of_disk(self.directory):
             for one in current.values():
                 self.cut_back(one)
             for path, slot, number in list(self.found()):
                 one = current.get(slot, Current())
                 if number > one.number or (number == one.number and not one.name):
                     _remove(path)
-        except OSError as error:
-            raise DestinationDown(f"{self.directory}: {error}") from error
 
     def cut_back(self, current: Current) -> None:
         """Truncate a current file to its recorded length and sync it, before it is continued or complete. Raises
@@ -203,7 +210,7 @@ class Appender:
     is committed before it is recorded. `clock_s`: seconds since 1970."""
 
     files: Files
-    current: Mapping[int, Current]
+    current: dict[int, Current]
     rotation: Rotation
     clock_s: Callable[[], float]
 
@@ -229,7 +236,7 @@ class Appender:
             file.writelines(parts)
         except OSError as error:
             raise DestinationDown(f"{self.files.directory}: {error}") from error
-        self.current = {**self.current, slot: replace(current, length=current.length + length)}
+        self.current[slot] = replace(current, length=current.length + length)
 
     def _ready(self, slot: int) -> tuple[Current, BinaryIO]:
         """Return the slot's file, open; start a new one if it is due."""
@@ -260,13 +267,11 @@ class Appender:
 
     def finish(self) -> Mapping[int, Current]:
         crash_point("file.appended")
-        try:
+        with of_disk(self.files.directory):
             for slot in list(self._open):
                 self._sync(slot)
             if self._made:
                 sync_directory(self.files.directory)
-        except OSError as error:
-            raise DestinationDown(f"{self.files.directory}: {error}") from error
         crash_point("file.synced")
         return self.current
 

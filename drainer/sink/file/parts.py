@@ -19,6 +19,7 @@ from binlog.runtime.log import get_logger
 from drainer.changes.change_segment import ChangeSegment
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.file.files import of_disk
 from drainer.sink.file.lines import lines_in_order
 
 _SUFFIX: Final = ".part"
@@ -98,7 +99,7 @@ def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
     """May be repeated. Raises DestinationRefused if neither a part nor its file exists."""
     if not renames:
         return
-    try:
+    with of_disk(directory):
         for part, name in renames:
             try:
                 (directory / part).rename(directory / name)
@@ -110,8 +111,6 @@ def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
                     ) from error
             crash_point("file.renamed")
         sync_directory(directory)
-    except OSError as error:
-        raise DestinationDown(f"{directory}: {error}") from error
 
 
 def remove_parts(directory: Path, stem: str = "*-*") -> None:

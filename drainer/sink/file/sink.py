@@ -36,8 +36,8 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.document_position import POSITION, PositionFile
-from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.file.files import Appender, Current, Files, Housekeeping, Notes, Rotation
+from drainer.sink.errors import DestinationRefused, PositionMoved
+from drainer.sink.file.files import Appender, Current, Files, Housekeeping, Notes, Rotation, of_disk
 from drainer.sink.file.format import FileFormat, RecordFiles
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
@@ -90,15 +90,13 @@ class FileSink:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         try:
-            self._position = PositionFile(self._directory / POSITION, identity)
-            position = self._take(identity, initial_ts, first)
-            make_directory(self._files.directory)
-            rename_parts(self._directory, self._notes.renames)
-            self._files.repair(self._notes.current)
-            self._rename()
-        except OSError as error:
-            self.close(clean=False)
-            raise self._down(error) from error
+            with of_disk(self._directory):
+                self._position = PositionFile(self._directory / POSITION, identity)
+                position = self._take(identity, initial_ts, first)
+                make_directory(self._files.directory)
+                rename_parts(self._directory, self._notes.renames)
+                self._files.repair(self._notes.current)
+                self._rename()
         except BaseException:
             self.close(clean=False)
             raise
@@ -140,12 +138,9 @@ class FileSink:
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
         self._check(pieces.after_ts, pieces.until_ts)
         with self._appender() as appender:
-            try:
-                with self._format.writer(self._files.directory, appender.put) as add:
-                    for segment in pieces.works():
-                        add(segment)
-            except OSError as error:
-                raise self._down(error) from error
+            with of_disk(self._directory), self._format.writer(self._files.directory, appender.put) as add:
+                for segment in pieces.works():
+                    add(segment)
             notes = replace(self._notes, current=appender.finish())
         self._record(notes, pieces.after_ts, pieces.until_ts, schema_version, loaded=pieces.loaded)
 
@@ -207,16 +202,13 @@ class FileSink:
                 renames.append((part, name))
                 current[receipt.slot] = Current(number, name, length)
         notes = replace(self._notes, current=current, renames=tuple(renames))
-        try:
-            with self._opened().transaction() as store:
-                store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
-                # Files that are complete now may have bytes of an earlier attempt.
-                for slot, before in self._notes.current.items():
-                    if current[slot].number > before.number:
-                        self._files.cut_back(before)
-                store.document.notes = self._format.notes_value(notes)
-        except OSError as error:
-            raise self._down(error) from error
+        with of_disk(self._directory), self._opened().transaction() as store:
+            store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+            # Files that are complete now may have bytes of an earlier attempt.
+            for slot, before in self._notes.current.items():
+                if current[slot].number > before.number:
+                    self._files.cut_back(before)
+            store.document.notes = self._format.notes_value(notes)
         self._notes, self.commit_ts = notes, intent.until_ts
         crash_point("file.committed")
         self._rename()
@@ -255,7 +247,7 @@ class FileSink:
             self._notes = renamed
 
     def _appender(self) -> Appender:
-        return Appender(self._files, self._notes.current, self._rotation, self._clock_s)
+        return Appender(self._files, dict(self._notes.current), self._rotation, self._clock_s)
 
     def _record(
         self,
@@ -293,9 +285,6 @@ class FileSink:
             self._record(notes, self.commit_ts, self.commit_ts, self._schema_version)
             return
         self._housekeeping.wake(current.number)
-
-    def _down(self, error: OSError) -> DestinationDown:
-        return DestinationDown(f"{self._directory}: {error}")
 
     def _opened(self) -> PositionFile:
         assert self._position is not None, "open() comes first"

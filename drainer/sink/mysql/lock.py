@@ -41,10 +41,6 @@ def lock_name(*parts: object) -> str:
     return "tidb_binlog/" + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
 
 
-def _of(identity: Identity) -> str:
-    return lock_name(identity.cluster_id, identity.changefeed)
-
-
 @contextlib.contextmanager
 def statement_lock(session: ServerSession, name: str, busy: str) -> Iterator[None]:
     """Hold a lock of the session's connection while a DDL runs. So the statement of a process that was killed has ended
@@ -72,7 +68,7 @@ def acquire(
 
     A holder that is in the middle of a statement is waited for, as long as it takes: an ALTER TABLE of hours that
     outlived its drainer must not begin again from nothing. Only `force` ends that too."""
-    name = session.literal(_of(identity))
+    name = session.literal(lock_name(identity.cluster_id, identity.changefeed))
     ended = False
     wait_s = config.lock_wait_s
     while not _get(session, name, wait_s):
@@ -177,7 +173,8 @@ def _process(session: ServerSession, connection: int) -> list[tuple[str, str]]:
 def release(session: ServerSession, identity: Identity) -> None:
     """Give the lock back. Closing the connection does the same."""
     with contextlib.suppress(ServerError):
-        session.query(b"SELECT RELEASE_LOCK(%s)" % session.literal(_of(identity)))
+        name = session.literal(lock_name(identity.cluster_id, identity.changefeed))
+        session.query(b"SELECT RELEASE_LOCK(%s)" % name)
 
 
 def _get(session: ServerSession, name: bytes, wait_s: int) -> bool:

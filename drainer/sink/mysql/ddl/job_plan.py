@@ -17,6 +17,7 @@ from drainer.sink.mysql.ddl import session_context
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import Translation, translate
+from drainer.sink.position import tuples
 
 _log = get_logger(__name__)
 
@@ -63,14 +64,7 @@ class JobPlan:
 
     @staticmethod
     def parse(text: str) -> JobPlan:
-        fields = json.loads(text)
-        fields["sql"] = tuple(fields["sql"])
-        instead = fields["instead"]
-        fields["instead"] = None if instead is None else tuple(instead)
-        fields["instead_codes"] = tuple(fields["instead_codes"])
-        fields["schemas"] = tuple(fields["schemas"])
-        fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
-        return JobPlan(**fields)
+        return JobPlan(**tuples(json.loads(text)))
 
 
 def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> JobPlan:

@@ -36,6 +36,7 @@ from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.snapshot import ServerSnapshot
+from drainer.sink.position import tuples
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
 from drainer.sink.retry import RetryDeadline
 from drainer.sink.settings import SyncerSettings
@@ -357,9 +358,8 @@ class StoredDdl:
 
     @classmethod
     def parse(cls, text: str) -> StoredDdl:
-        found = json.loads(text)
-        ddl = ReplayedDdl(**{**found["ddl"], "statements": tuple(found["ddl"]["statements"])})
-        return cls(ddl, found["at"], found["before"])
+        found = tuples(json.loads(text))
+        return cls(ReplayedDdl(**found["ddl"]), found["at"], found["before"])
 
 
 class DdlRun:

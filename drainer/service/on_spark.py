@@ -7,8 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
@@ -23,7 +22,6 @@ from drainer.spark.startup.session_opening import Opening, opened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from drainer.spark.errors import ErrorSeal
 
 _log = get_logger(__name__)
 _WATCH_S: Final = 2.0
@@ -43,18 +41,6 @@ def spark_session(config: Config, stop: threading.Event, opening: Opening | None
         yield own.session()
 
 
-@dataclass(frozen=True, slots=True)
-class _Task(Generic[T, R]):
-    work: Callable[[T], R]
-    errors: ErrorSeal
-
-    def __call__(self, value: T) -> R:
-        try:
-            return self.work(value)
-        except BinlogError as error:
-            raise self.errors.carry(error) from error
-
-
 def on_executors(
     session: SparkSession, work: Callable[[T], R], values: Sequence[T], stop: threading.Event, watch: Callable[[], None]
 ) -> list[R]:
@@ -65,9 +51,15 @@ def on_executors(
 
     errors, context = ErrorSeal.new(), session.sparkContext
 
+    def task(value: T) -> R:
+        try:
+            return work(value)
+        except BinlogError as error:
+            raise errors.carry(error) from error
+
     def run() -> list[R]:
         try:
-            found: list[R] = context.parallelize(values, len(values)).map(_Task(work, errors)).collect()
+            found: list[R] = context.parallelize(values, len(values)).map(task).collect()
             return found
         except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM has ended
             failure = SparkFailed(f"{JVM_ENDED}: {error}") if isinstance(error, OSError) else errors.unwrap(error)

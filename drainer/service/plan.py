@@ -7,7 +7,7 @@ registers nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -120,9 +120,6 @@ def shown(plan: Plan, *, as_json: bool) -> str:
         cells = (one.source, destination, ", ".join(one.columns), ", ".join(one.left_out), masks, one.key)
         rows.append((*cells, ", ".join(one.rules)))
     more = [*(f"warning: {text}" for text in plan.warnings), *(f"error: {text}" for text in plan.errors)]
-    return "\n".join([*_aligned(rows), *more])
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *more])

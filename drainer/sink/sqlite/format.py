@@ -71,7 +71,7 @@ def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
     if type_class is TypeClass.INT:
         return small_int
     if type_class is TypeClass.TEXT:
-        return _text
+        return lambda raw: raw.decode() if is_utf8(raw) else raw
     if type_class in (TypeClass.BYTES, TypeClass.DECIMAL):
         return lambda value: value
     if type_class is TypeClass.ENUM:
@@ -84,7 +84,3 @@ def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
     if type_class is TypeClass.FLOAT:
         return lambda value: float(show(value)) + 0.0  # SQLite has no -0.0: it stores 0 and returns 0.0
     return lambda value: show(value).decode()
-
-
-def _text(raw: bytes) -> str | bytes:
-    return raw.decode() if is_utf8(raw) else raw

@@ -149,6 +149,5 @@ def _key_name(connection: sqlite3.Connection, shape: TableShape, columns: str) -
 
 
 def _tuple(value: Row | None) -> Sequence[object]:
-    if not isinstance(value, tuple):
-        raise TypeError(f"a row for SQLite must be a tuple, not {type(value).__name__}")
+    assert isinstance(value, tuple), "as SQLiteValues makes them"
     return value

@@ -189,7 +189,7 @@ class TopicReader(PartitionReader):
 
         def offset_of(wait_s: float) -> TopicPartition:
             asked = TopicPartition(*topic_partition, max(time_ms, 0))
-            (found,) = self._consumer.offsets_for_times([asked], timeout=wait_s)
+            (found,) = self.client.offsets_for_times([asked], timeout=wait_s)
             if found.error is not None:
                 raise KafkaException(found.error)
             return found

@@ -19,11 +19,10 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, only
-from drainer.apply.fold_order import PackedView, ReadOrder
+from drainer.apply.fold_order import PackedView, ReadOrder, segments_for
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Decisions, Progress, Stopped
-from drainer.apply.segments import segments_for
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together
 from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn

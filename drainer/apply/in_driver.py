@@ -15,9 +15,9 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import PlannedBatch
+from drainer.apply.fold_order import RowDecoder, segments_for
 from drainer.apply.large_transaction import Section, sections, works
 from drainer.apply.progress import Decisions, Progress, Refused, Wait
-from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.batch.work import Pieces, SegmentWork, shown_keys
 from drainer.pumps.watermark import Counted, check

@@ -22,8 +22,8 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import PlannedBatch
+from drainer.apply.fold_order import RowDecoder
 from drainer.apply.progress import Progress
-from drainer.apply.segments import RowDecoder
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back

@@ -37,8 +37,7 @@ from drainer.service.on_spark import on_executors, spark_session
 from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import PositionMoved
 from drainer.sink.registry import consumer_replayer
-from drainer.sink.schema_check import SchemaDifference
-from drainer.sink.snapshot import DestinationSnapshot, ReadsTables
+from drainer.sink.snapshot import DestinationSnapshot, ReadsTables, SchemaDifference
 
 ROUNDS: Final = 20
 GROUPS_OF_TASK: Final = 4  # of tables; several, because some take longer

@@ -419,4 +419,4 @@ def advance_s(sink: AnySink) -> float:
     return sink.advance_s if sink.wants is Wants.CHANGES else ADVANCE_EVERY_S
 
 
-Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/apply/segments.py makes both
+Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/apply/fold_order.py makes both

@@ -14,6 +14,7 @@ from binlog.tidb.datum import encode_value
 from binlog.tidb.job import ActionType
 from binlog.tidb.number import encode_float
 from binlog.tidb.types import Tp
+from binlog.tidb.varint import VARINTS, field, signed
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
@@ -21,7 +22,6 @@ from drainer.changes.texts import numbers_of
 from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
-from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.row.column_type import ColumnType, TypeClass
 
 # Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure.

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from binlog.tidb.types import Flag
+from binlog.tidb.varint import VARINTS, field, signed
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
@@ -28,7 +29,6 @@ from drainer.protocol.encoded_columns import EncodedColumns, null_column, take_p
 from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.tidb.types import FieldType, Tp
+from binlog.tidb.varint import VARINTS
 
 from drainer.changes.texts import numbers_of
 from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.protobuf_bytes import VARINTS
 from drainer.row.column_type import ColumnType, TypeClass
 
 # Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6

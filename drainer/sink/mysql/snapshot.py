@@ -29,8 +29,7 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_with_triggers, within_packet
 from drainer.sink.position import BUILDING, SqlPositionStore
 from drainer.sink.retry import RetryDeadline
-from drainer.sink.schema_check import SchemaDifference
-from drainer.sink.snapshot import PackedRows, Transaction, settled
+from drainer.sink.snapshot import PackedRows, SchemaDifference, Transaction, settled
 
 _IDLE_S: Final = 24 * 3600
 _CHANGED: Final = 1412  # "Table definition has changed", of MySQL and MariaDB

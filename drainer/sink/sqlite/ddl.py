@@ -30,7 +30,7 @@ from drainer.sink import recycle_names
 from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed
 from drainer.sink.recycle_names import Kept
-from drainer.sink.schema_check import Found, SchemaDifference, differences, of_each
+from drainer.sink.snapshot import Found, SchemaDifference, differences, of_each
 from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting, stored
 from drainer.sink.sqlite.layout import (
     affinity,
@@ -354,7 +354,7 @@ def _sync_indexes(connection: sqlite3.Connection, name: str, table: TableInfo) -
             connection.execute(sql)
 
 
-# The table that is wanted, and the one that is there (drainer.sink.schema_check).
+# The table that is wanted, and the one that is there (drainer.sink.snapshot).
 
 _STORED: Final = """
 SELECT 'column', name, CASE type WHEN '' THEN 'any type' ELSE type END || CASE "notnull" WHEN 1 THEN ' NOT NULL' ELSE ''

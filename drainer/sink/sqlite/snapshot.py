@@ -19,8 +19,7 @@ from drainer.sink.base import Verification
 from drainer.sink.errors import DestinationRefused, SchemaMoved
 from drainer.sink.mysql.rows.format import string_literal
 from drainer.sink.position import SqlPositionStore
-from drainer.sink.schema_check import SchemaDifference
-from drainer.sink.snapshot import PackedRows, Transaction, settled
+from drainer.sink.snapshot import PackedRows, SchemaDifference, Transaction, settled
 from drainer.sink.sqlite import rows
 from drainer.sink.sqlite.ddl import sqlite_differences
 from drainer.sink.sqlite.file import BUSY_MS, transaction

@@ -7,7 +7,7 @@ return (value, position after it). They accept non-minimal encodings.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from binlog.errors import DecodeError
 
@@ -87,3 +87,30 @@ def decode_compact_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
     if length < 0 or end > len(buf):
         raise DecodeError("compact bytes", offset=pos, detail=f"{TOO_SHORT}, expected length: {length}")
     return buf[start:end], end
+
+
+# Protobuf messages from bytes: varints, and fields with their tags.
+_KEPT_MAX: Final = 1 << 16  # larger numbers are encoded each time
+
+
+class Varints(dict[int, bytes]):
+    """Maps numbers to unsigned varints. Small ones are encoded once. Raises ValueError outside 0 … 2^64-1."""
+
+    def __missing__(self, value: int) -> bytes:
+        found = encode_uvarint(value)
+        if value < _KEPT_MAX:
+            self[value] = found
+        return found
+
+
+VARINTS: Final = Varints()
+
+
+def signed(value: int) -> bytes:
+    """Return the varint of an int64 or int32. The varint of a negative number has ten bytes."""
+    return VARINTS[value & UINT64_MAX]
+
+
+def field(tag: bytes, payload: bytes) -> bytes:
+    """Return a field that holds bytes, text or a message."""
+    return tag + VARINTS[len(payload)] + payload

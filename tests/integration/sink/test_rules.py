@@ -23,7 +23,7 @@ from drainer.sink.base import AnySink, Identity
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.ddl.schema_check import server_differences
 from drainer.sink.mysql.sink import MySQLSink
-from drainer.sink.schema_check import SchemaDifference
+from drainer.sink.snapshot import SchemaDifference
 from drainer.sink.sqlite.ddl import sqlite_differences
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.integration.sink.case import server_config

@@ -1,4 +1,4 @@
-"""What a MySQL, MariaDB or TiDB shows of a table and of the one that is wanted (drainer.sink.schema_check)."""
+"""What a MySQL, MariaDB or TiDB shows of a table and of the one that is wanted (drainer.sink.snapshot)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drainer.schema.view import TableVersions
 from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl.runner import known_collations
 from drainer.sink.mysql.ddl.session_context import Server
-from drainer.sink.schema_check import Definition, Found, SchemaDifference, differences, of_each
+from drainer.sink.snapshot import Definition, Found, SchemaDifference, differences, of_each
 
 _WANTED: Final = "drainer_check_wanted"
 _NO_DATABASE, _NO_TABLE = 1049, 1146

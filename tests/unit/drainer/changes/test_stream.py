@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes import stream
-from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, orders_of, unpack_blob
+from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, orders_of, unpack_blob, unpack_streams
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.stream import StreamDecoder, in_order, merge
-from drainer.changes.stream_blob import unpack_streams
 from drainer.changes.vector import Ints
 from drainer.row.decode import Decoder
 from drainer.row.transaction import pieces

@@ -14,7 +14,7 @@ from drainer.ranges.load import creation
 from drainer.schema.rules import AppliedRules
 from drainer.schema.view import TableVersions
 from drainer.sink.base import FirstStart, Identity
-from drainer.sink.schema_check import SchemaDifference
+from drainer.sink.snapshot import SchemaDifference
 from drainer.sink.sqlite.ddl import sqlite_differences
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.ddl_case import INT, TEXT, column, key, table

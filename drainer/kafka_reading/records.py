@@ -127,12 +127,13 @@ class TopicReader(PartitionReader):
         self._topics = topics
         self._ask_again_s = time.monotonic() + _ASK_S
         try:
-            self.partitions = self._found()
+            self.ask()
         except BaseException:
             self.close()
             raise
 
-    def _found(self) -> dict[str, int]:
+    def ask(self) -> None:
+        """Ask the brokers for `partitions`. Raises ReadError."""
         try:
             known = self._answered(lambda wait_s: self.client.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
@@ -140,7 +141,7 @@ class TopicReader(PartitionReader):
                 self._said.last or f"{error.args[0].str()}; is it a broker's port, and does that want TLS or a user?"
             )
             raise ReadError(f"the brokers at {self._brokers} do not answer: {reason}") from None
-        return self._matching(known)
+        self.partitions = self._matching(known)
 
     def _matching(self, known: Mapping[str, TopicMetadata]) -> dict[str, int]:
         found = {}

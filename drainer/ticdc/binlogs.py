@@ -17,6 +17,7 @@ from typing import Final
 from binlog.envelope import BinlogType, encode_binlog
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import flatten
+from binlog.tidb.json_encode import parse_json
 from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import InsertLayout, encode_delete, encode_update
 from binlog.tidb.table import ColumnInfo
@@ -35,21 +36,15 @@ _DDL_RANK: Final = 3
 def start_ts_of(event: RowEvent, place: tuple[int, int] | None) -> int:
     """Return what stands for the start_ts of a row. `place`: of a row without a key, number of the partition and
     position in it, as a transaction may have equal ones."""
-    images = [None if image is None else [one.value for one in image.values()] for image in (event.old, event.new)]
-    text = repr((event.schema, event.table, images, place))
+    images = (image and sorted((name, one.value) for name, one in image.items()) for image in (event.old, event.new))
+    text = repr((event.schema, event.table, event.change.value, place, *images))
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return _RANKS.get(event.change, 0) << _RANK_BITS | int.from_bytes(digest, "big") >> 64 - _RANK_BITS
 
 
-def ddl_commit_ts(commit_ts: int, resolved_ts: int) -> int:
-    """Return the commit_ts that a DDL's binlog gets, if its partition was resolved up to `resolved_ts` before it; 0: it
-    is a repeat. A resolved event of the DDL's own commit_ts may come before it; it runs before all rows above that."""
-    return commit_ts + 1 if commit_ts == resolved_ts else commit_ts * (commit_ts > resolved_ts)
-
-
-def ddl_start_ts(job_id: int, *, is_after_rows: bool) -> int:
-    """Return what stands for the start_ts of a DDL. `is_after_rows`: of its commit_ts."""
-    return _DDL_RANK * is_after_rows << _RANK_BITS | job_id
+def ddl_start_ts(job_id: int) -> int:
+    """Return what stands for the start_ts of a DDL, which runs after the rows of its commit_ts."""
+    return _DDL_RANK << _RANK_BITS | job_id
 
 
 def ddl_binlog(job_id: int, query: str, commit_ts: int, start_ts: int) -> bytes:
@@ -87,15 +82,11 @@ class RowEncoder:
                 self._check_complete(new, where)
                 value.insert(self._table_id, self._inserts.encode(new, event.row_id))
             elif event.change is Change.DELETE:
+                self._check_complete(old, where)
                 value.delete(self._table_id, encode_delete(self._info, old))
-            elif event.change is Change.UPDATE:
+            else:
                 self._check_complete(new, where)
                 value.update(self._table_id, encode_update(self._info, new | old, new))
-            else:
-                raise MessageError(
-                    f"{where}: the message does not say whether it is an insert or an update: TiCDC needs "
-                    "output-old-value = true, and with only-output-updated-columns the address needs it, too"
-                )
         except ValueError as error:
             raise MessageError(f"{where}: {error}") from error
         return encode_binlog(
@@ -111,7 +102,7 @@ class RowEncoder:
             if column.id not in values:
                 raise MessageError(
                     f"{where}: column {column.name} is not in the message: column-selectors of the changefeed leave it "
-                    "out, or the DDL history lacks the DDL that dropped it"
+                    "out, or delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
                 )
 
     def _values(self, image: Image | None, where: str) -> dict[int, Datum]:
@@ -124,11 +115,13 @@ class RowEncoder:
                 )
             try:
                 found[column.id] = self._datum(one.value, column)
-            except ValueError as error:
+            except (ValueError, MessageError) as error:
                 raise MessageError(f"{where}: column {name}: {error}") from error
         return found
 
     def _datum(self, value: object, column: ColumnInfo) -> Datum:
         if self._zone is not None and column.type.tp is Tp.TIMESTAMP and isinstance(value, str):
             value = to_utc(value, self._zone)
+        if column.type.tp is Tp.JSON and isinstance(value, str):
+            value = parse_json(value, minus_zero=-0.0)
         return flatten(value, column.type)

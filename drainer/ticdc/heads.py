@@ -41,6 +41,8 @@ def heads_of(options: ProtocolOptions) -> Heads:
             f"messages of {options.protocol} cannot be a drainer's source: Avro lacks old values and the commit_ts of "
             "deletes, and Debezium has a DECIMAL as a double; let TiCDC write open-protocol, canal-json or simple"
         )
+    if package == "open" and not options.output_old_value:
+        raise ConfigError("messages of open-protocol need output-old-value=true: without it, updates look like inserts")
     if not make_encoder(options).resolved(1):
         raise ConfigError(
             f"messages of {options.protocol} as it is set have no resolved events, without which nothing is known to "

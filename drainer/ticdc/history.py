@@ -49,13 +49,14 @@ class TopicHistory:
         async with self._reading:
             if read in self._read_at:
                 return
-            for _ in range(_TRIED):
+            for tried in range(_TRIED):
                 job = job_of(event, self._history, self._read_at)
-                if job is not None:
+                # One that did not finish then may have run beside the right one, which is not listed yet.
+                if job is not None and (tried or job.finished_ts == event.commit_ts):
                     self._read_at[read] = job.id
                     self._rebuild()
                     return
-                if not await self._refresh():
+                if not await self._refresh() and job is None:
                     await asyncio.sleep(_PAUSE_S)
         sources = ", ".join(source.describe() for source in self._sources) or "no source is configured"
         raise HistoryUnavailable(

@@ -1,8 +1,9 @@
 """Follows one partition of TiCDC's topics in place of a pump, and lists all of them in place of the registry's pumps.
 
-A partition's resolved ts is that of its newest resolved event. What comes at or below it later is a repeat. Only
-commit_ts, size and offset of each message are kept; tasks read the messages themselves (pull.py). Nothing is stored: a
-drainer that begins again looks for the offset by the time of its position.
+A partition's resolved ts is one below its newest resolved event, because rows and DDLs of that event's own ts may come
+after it. What comes at or below the resolved ts later is a repeat. Only commit_ts, size and offset of each message are
+kept; tasks read the messages themselves (pull.py). Nothing is stored: a drainer that begins again looks for the offset
+by the time of its position.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.schema.filter import OWN_SCHEMA
-from drainer.ticdc.binlogs import ddl_commit_ts
 from drainer.ticdc.heads import Head, Heads, RowHead, heads_of
 from drainer.ticdc.history import TopicHistory
 from drainer.ticdc.pull import PartitionRange
@@ -36,7 +36,6 @@ BACKLOG_MAX: Final = 100_000
 # A message is sent after its transaction committed. TiCDC's clock may be so far behind the cluster's.
 CLOCKS_DIFFER_MAX_S: Final = 60.0
 _READ_S: Final = 0.1
-_LIST_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,48 +49,29 @@ class ReceivedMessage(ReceivedBinlog):
 class PartitionIndex:
     """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
 
-    def __init__(
-        self,
-        partition: KafkaPartition,
-        after_ts: int,
-        *,
-        has_beginning: bool,
-        version_of: Callable[[RowHead], int] = lambda _: 0,
-    ) -> None:
-        """`has_beginning`: nothing above `after_ts` was removed from the partition's beginning; `version_of`: returns
-        the schema version of a row."""
+    def __init__(self, after_ts: int, version_of: Callable[[RowHead], int] = lambda _: 0) -> None:
+        """`version_of`: returns the schema version of a row."""
         self._version_of = version_of
-        self._partition = partition
         self._waiting: list[ReceivedMessage] = []
-        self._is_complete = has_beginning
         self.resolved_ts = after_ts
 
     def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedMessage]:
-        """Add a message; return what has become final, by commit_ts. Raises PurgedPosition if messages are missing
-        before it."""
+        """Add a message; return what has become final, by commit_ts."""
         found: list[ReceivedMessage] = []
         for head in heads:
             if isinstance(head, ResolvedEvent):
-                found += self._resolved(head.commit_ts, offset)
+                found += self._resolved(head.commit_ts - 1)
             elif isinstance(head, DdlEvent):
-                commit_ts = ddl_commit_ts(head.commit_ts, self.resolved_ts)
-                if commit_ts and is_placed(head):
-                    self._waiting.append(ReceivedMessage(commit_ts, size, True, 0, offset, self.resolved_ts))
+                if head.commit_ts > self.resolved_ts and is_placed(head):
+                    self._waiting.append(ReceivedMessage(head.commit_ts, size, True, 0, offset, self.resolved_ts))
             elif head.commit_ts > self.resolved_ts:
                 version, each = self._version_of(head), size // len(heads)
                 self._waiting.append(ReceivedMessage(head.commit_ts, each, False, version, offset, self.resolved_ts))
         return found
 
-    def _resolved(self, ts: int, offset: int) -> list[ReceivedMessage]:
+    def _resolved(self, ts: int) -> list[ReceivedMessage]:
         if ts <= self.resolved_ts:
-            self._is_complete = True
             return []
-        if not self._is_complete:
-            raise PurgedAt(
-                f"{self._partition} offset {offset}: messages in ({self.resolved_ts}, {ts}] may be missing: the "
-                "brokers removed those before it (retention.ms), and the first resolved event that is left is above "
-                "the position"
-            )
         self.resolved_ts = ts
         due = sorted((one for one in self._waiting if one.commit_ts <= ts), key=lambda one: one.commit_ts)
         self._waiting = [one for one in self._waiting if one.commit_ts > ts]
@@ -127,6 +107,10 @@ class PartitionPump(FollowedPump):
         self._heads: Heads = heads_of(address.options)
         self._received_s = 0.0
 
+    @property
+    def resolved_ts(self) -> int:
+        return self._resolved_ts
+
     async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """As of any followed pump. Its binlogs cannot be counted before they are read, because some are repeats."""
         found = await super().mark(after_ts=after_ts, limits=limits)
@@ -135,10 +119,13 @@ class PartitionPump(FollowedPump):
                 f"{self._name} is read up to ts {found.resolved_ts}, and nothing came for {self._silence_max_s:g} s: "
                 "the changefeed is paused or failed, or the brokers do not answer here"
             )
-        due = [one for one in self._binlogs if isinstance(one, ReceivedMessage) and one.commit_ts <= found.end_ts]
-        begin, resolved_ts = min(((one.offset, one.resolved_ts) for one in due), default=(0, 0))
-        end = max((one.offset + 1 for one in due), default=0)
-        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, self._history.packed())
+        # All that is final, because a range may end above `end_ts`: that of a large row, or of a batch that is resumed.
+        due = [one for one in self._binlogs if isinstance(one, ReceivedMessage)]
+        begin, end = min((one.offset for one in due), default=0), max((one.offset + 1 for one in due), default=0)
+        # The first message need not have the least one: after an error the partition was read again from a later ts.
+        resolved_ts = min((one.resolved_ts for one in due), default=0)
+        tables = self._history.packed()
+        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, found.resolved_ts, tables)
         return replace(found, topic=place, split_ts=(), splits=(), count_exact=False)
 
     async def count(self, *, after_ts: int, until_ts: int) -> None:
@@ -170,7 +157,8 @@ class PartitionPump(FollowedPump):
                 await asyncio.to_thread(opening.result()[0].close)
 
     def _opened(self, after_ts: int) -> tuple[TopicReader, PartitionIndex]:
-        """Open a reader before the first message that may be above `after_ts`. Raises ReadError."""
+        """Open a reader before the first message that may be above `after_ts`. Raises ReadError, and PurgedPosition if
+        the brokers may have removed such messages."""
         reader = self._open_reader(self._address, self._partition)
         try:
             low, end = reader.ends(self._partition)
@@ -179,13 +167,16 @@ class PartitionPump(FollowedPump):
                 sent_ms = int(tso.physical_ms(after_ts) - CLOCKS_DIFFER_MAX_S * 1000)
                 found = reader.offset_at(self._partition, sent_ms)
                 begin = end if found is None else found
+                if begin == low > 0:  # a resolved event at or below `after_ts` proves nothing: rows come long before it
+                    raise PurgedAt(
+                        f"{self._partition} offset {low}: messages above ts {after_ts} may be missing: the brokers "
+                        "removed those before it (retention.ms), and none is left that is older than the position"
+                    )
             reader.begin({self._partition: begin})
         except BaseException:
             reader.close()
             raise
-        has_beginning = begin > low or not low or not after_ts
-        version_of = self._history.version_of
-        return reader, PartitionIndex(self._partition, after_ts, has_beginning=has_beginning, version_of=version_of)
+        return reader, PartitionIndex(after_ts, self._history.version_of)
 
     def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
         found = []
@@ -222,29 +213,36 @@ class Partitions:
         self._silence_max_s = silence_max_s
         self._topics = topics or [address.topic]
         self._known: dict[str, KafkaPartition] = {}
-        self._asked_s = -_LIST_EVERY_S
+        self._pumps: dict[str, PartitionPump] = {}
+        self._reader: TopicReader | None = None
+        self._asked_at_ts = -1
 
     async def list(self, kind: Kind) -> Listing:
         """Return the partitions in place of pumps. Raises HeldBack while brokers do not answer."""
-        if time.monotonic() - self._asked_s >= _LIST_EVERY_S:
+        # Brokers have a partition before its first row, and everything is resolved after that row. So those that are
+        # asked after everything was resolved up to a ts know all partitions with rows up to it.
+        resolved_ts = min((pump.resolved_ts for pump in self._pumps.values()), default=0)
+        if resolved_ts > self._asked_at_ts:
             try:
                 found = await asyncio.to_thread(self._found)
             except ReadError as error:
                 raise HeldBack("", str(error)) from error
             self._known |= {str(one): one for one in found}
-            self._asked_s = time.monotonic()
+            self._asked_at_ts = resolved_ts
         host = self._address.client.get("bootstrap.servers", "")
         nodes = [NodeRecord(NodeStatus(name, host, State.ONLINE), 1) for name in sorted(self._known)]
         return Listing(tuple(nodes), 1)
 
     def _found(self) -> Sequence[KafkaPartition]:
-        reader = TopicReader(self._address.client, self._topics)
-        try:
-            return reader.topic_partitions()
-        finally:
-            reader.close()
+        if self._reader is None:
+            self._reader = TopicReader(self._address.client, self._topics)
+        else:
+            self._reader.ask()
+        return self._reader.topic_partitions()
 
     def dial(self, node_id: str, _host: str, _extension: bool) -> PumpClient:
         """Return the client of a partition. Raises ConfigError for messages that do not say all that is needed."""
         silence_max_s, partition = self._silence_max_s, self._known[node_id]
-        return PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s)
+        found = PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s)
+        self._pumps[node_id] = found
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from binlog.errors import BinlogError
@@ -21,10 +21,10 @@ from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent, key
 from drainer.protocol.json_read import Columns
 from drainer.protocol.large import claimed_row
 from drainer.protocol.simple.decoder import SimpleDecoder
-from drainer.protocol.table import ColumnFlag
+from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, cut_into_parts
 from drainer.schema.filter import OWN_SCHEMA
-from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_commit_ts, ddl_start_ts, start_ts_of
+from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts, start_ts_of
 from drainer.ticdc.tables import NamedTables, unpacked
 
 _READ_S: Final = 1.0
@@ -35,19 +35,22 @@ _MESSAGE_BYTES_MAX: Final = 1 << 20
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
     """Where the rows and DDLs of one partition are, in place of a pump's topic: in the messages from offset `begin` to
-    before `end`, with others. `resolved_ts`: of the partition before `begin`; `tables`: packed NamedTables.
-    Picklable."""
+    before `end`, with others. `resolved_ts`: of the partition before `begin`; `final_ts`: up to which it is so;
+    `tables`: packed NamedTables. Picklable."""
 
     partition: KafkaPartition
     address: KafkaAddress
     begin: int
     end: int
     resolved_ts: int
+    final_ts: int
     tables: bytes = field(repr=False)
 
     def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
         """Yield serialized PullRangeResp with every row and DDL in (after_ts, until_ts], ascending by commit_ts and
         start_ts. Raises MessageError, ReadError, ClaimStoreError."""
+        if until_ts > self.final_ts:  # more may be there
+            raise ReadError(f"{self.partition} was read up to {self.final_ts}, below the end {until_ts} of its range")
         if self.begin >= self.end:
             return
         translation = _Translation(self, after_ts, until_ts)
@@ -108,33 +111,40 @@ class _Translation:
         options = self._wanted.address.options
         if options.protocol.lower() == "simple":
             return SimpleDecoder(options, self._known_columns)
-        return PartitionDecoders(options).of(self._wanted.partition)
+        # An update has at least one old value, so open-protocol's row without any is an insert.
+        return PartitionDecoders(replace(options, only_output_updated_columns=False)).of(self._wanted.partition)
 
     def _known_columns(self, schema: str, table: str, commit_ts: int) -> Columns | None:
         """The columns of a row of Simple, whose own schemas may be before the range."""
         found = self._tables.at(schema, table, commit_ts)
         if found is None:
             return None
-        key = {column.id for index in found.info.unique_indexes()[:1] for column in found.info.index_columns(index)}
+        index = handle_index(found.info)
+        key = {column.id for column in found.info.index_columns(index)} if index is not None else set()
         return {one.name: (one.type.mysql_name, ColumnFlag.HANDLE_KEY * (one.id in key)) for one in found.info.columns}
 
     def binlogs(self, records: Iterable[Record]) -> Iterator[_Binlog]:
-        """Yield the binlogs. They are held until a resolved event says that nothing before them comes later."""
+        """Yield the binlogs. They are held until a resolved event says that nothing before them comes later. Ends with
+        the one that says so of all."""
         held: list[_Binlog] = []
-        done_ts, after_ts, until_ts = self._wanted.resolved_ts, self._after_ts, self._until_ts
+        done_ts = self._wanted.resolved_ts
         for record in records:
             for number, event in enumerate(self._events(record)):
                 if isinstance(event, ResolvedEvent):
-                    if event.commit_ts > done_ts:
-                        done_ts = event.commit_ts
+                    if event.commit_ts - 1 > done_ts:
+                        done_ts = event.commit_ts - 1
                         yield from sorted(one for one in held if one[0] <= done_ts)
                         held = [one for one in held if one[0] > done_ts]
+                        self._repeats.forget_below(done_ts + 1)
+                        if done_ts >= self._until_ts:
+                            return
                     continue
                 try:
                     if isinstance(event, DdlEvent):
-                        held += self._ddl(event, ddl_commit_ts(event.commit_ts, done_ts))
-                    elif isinstance(event, RowEvent) and max(done_ts, after_ts) < event.commit_ts <= until_ts:
-                        held += self._row(event, (record.topic_partition.partition, record.offset << 20 | number))
+                        held += self._ddl(event, done_ts)
+                    elif isinstance(event, RowEvent):
+                        place = record.topic_partition.partition, record.offset << 20 | number
+                        held += self._row(event, place, done_ts)
                 except BinlogError as error:
                     raise self._failed(record, error) from error
         yield from sorted(held)
@@ -149,18 +159,20 @@ class _Translation:
     def _failed(record: Record, error: BinlogError) -> MessageError:
         return MessageError(f"{record.topic_partition} offset {record.offset}: {error}")
 
-    def _ddl(self, event: DdlEvent, commit_ts: int) -> Iterator[_Binlog]:
-        if not event.query or event.schema.lower() == OWN_SCHEMA or not self._after_ts < commit_ts <= self._until_ts:
-            return
-        job_id, query = self._tables.job(event)
-        start_ts = ddl_start_ts(job_id, is_after_rows=commit_ts == event.commit_ts)
-        yield commit_ts, start_ts, ddl_binlog(job_id, query, commit_ts, start_ts)
+    def _is_wanted(self, event: DdlEvent | RowEvent, done_ts: int) -> bool:
+        return event.schema.lower() != OWN_SCHEMA and max(done_ts, self._after_ts) < event.commit_ts <= self._until_ts
 
-    def _row(self, event: RowEvent, place: tuple[int, int]) -> Iterator[_Binlog]:
-        if event.schema.lower() == OWN_SCHEMA:
-            return
+    def _ddl(self, event: DdlEvent, done_ts: int) -> Iterator[_Binlog]:
+        if event.query and self._is_wanted(event, done_ts):
+            job_id, query = self._tables.job(event)
+            start_ts = ddl_start_ts(job_id)
+            yield event.commit_ts, start_ts, ddl_binlog(job_id, query, event.commit_ts, start_ts)
+
+    def _row(self, event: RowEvent, place: tuple[int, int], done_ts: int) -> Iterator[_Binlog]:
         is_keyed = key_of(event) is not None  # if one comes again, its binlog is the same
-        if not is_keyed and self._repeats.is_repeat(event, contents_of(event)):
+        # Rows that are not wanted end a stretch of equal ones, too.
+        is_repeat = not is_keyed and self._repeats.is_repeat(event, contents_of(event))
+        if is_repeat or not self._is_wanted(event, done_ts):
             return
         row = self._whole(event) if event.handle_only else event
         table = self._tables.at(row.schema, row.table, row.commit_ts)

@@ -1,4 +1,5 @@
-"""Topics that TiCDC's own encoders and dispatchers wrote, read by `kafka-consumer`. Skipped without PEER_BIN.
+"""Topics that TiCDC's own encoders and dispatchers wrote, read by `kafka-consumer` and by a drainer in place of pumps.
+Skipped without PEER_BIN.
 
 TiCDC's consumer writes to Kafka as well, so it makes its topics from one of ours. What its file of settings has as
 `protocol` is what it writes; the address says what it reads. It reads one partition, so that its dispatchers apply to
@@ -8,7 +9,7 @@ what it writes alone, and sends no watermarks: those at the end of its topics ar
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,15 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.schema.filter import Filter
 from tests.golden.compare import compare_sqlite, differences
 from tests.golden.test_files import policy
+from tests.integration.drainer.stubs import Stubs, running_stubs
+from tests.integration.drainer.test_recording import configuration
 from tests.integration.test_peer_readers import BINARIES, BY_KEY, BY_TABLE, RULES, Rule, log_of
 from tests.peer.marks import desk_test
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.http_registry import Registry, serving
 from tests.support.kafka import Broker
 from tests.support.message_case import Pairs, messages_of
-from tests.support.servers import MariaDB, Server, wait_until
+from tests.support.servers import Etcd, MariaDB, Server, wait_until
 
 pytestmark = desk_test(300)
 
@@ -75,6 +78,9 @@ DEBEZIUM = ProtocolOptions("debezium")
 AVRO = ProtocolOptions("avro", enable_tidb_extension=True, avro_enable_watermark=True)
 # TiCDC's reader of open-protocol ends at a BIT(64) above 2^63-1.
 NO_BIT = ("*.*", "!types.t_bit", "!types.p_bit")
+# TiCDC's rows have stored generated columns, those of our topics, from which it makes these, have not.
+NO_STORED = ("*.*", "!ks.k_genpk")
+UPDATED: dict[str, Any] = {"only_output_updated_columns": True}
 WITHOUT_KEY = ("k_hashno", "k_list", "k_none", "k_none_idx", "k_shard", "k_uk")
 WITH_KEY = ("*.*", "!`ks-2`.*", *(f"!ks.{table}" for table in WITHOUT_KEY))
 PER_TABLE: Rule = BY_KEY | {"topic": "theirs_{schema}_{table}"}
@@ -187,6 +193,53 @@ def test_topics_that_ticdc_wrote_become_upstreams_tables(
     to = f"mysql://{mariadb.user}@{mariadb.host}:{mariadb.port}"
     assert main([f"kafka://{kafka.address}/{topic}?{parameters(way.theirs)}", "--to", to, "--once"]) == 0
     found = differences(mariadb, CaptureSet(GOLDEN / way.name))
+    assert [line[:500] for line in found if line.partition(":")[0] not in way.left_out] == []
+
+
+@pytest.fixture
+def stubs(etcd: Etcd, java: None) -> Iterator[Stubs]:
+    with running_stubs(etcd) as cluster:
+        yield cluster
+
+
+def with_end(way: Way) -> str:
+    """The recording's DDL history, and the job of the DDL at the end of TiCDC's topics."""
+    jobs: list[dict[str, Any]] = json.loads(CaptureSet(GOLDEN / way.name).jobs_text)
+    last = max(jobs, key=lambda job: job["binlog"]["SchemaVersion"])
+    database = {**jobs[0]["binlog"]["DBInfo"], "id": 9_000, "db_name": {"O": "the_end", "L": "the_end"}}
+    made = {"SchemaVersion": last["binlog"]["SchemaVersion"] + 1, "DBInfo": database, "FinishedTS": way.end_ts}
+    names = {"schema_id": 9_000, "schema_name": "the_end", "query": END}
+    ids = {"id": last["id"] + 2, "seq_num": last["seq_num"] + 1, "start_ts": way.end_ts - 1}
+    return json.dumps([*jobs, {**jobs[0], **names, **ids, "binlog": made}])
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way("keys", OPEN, replace(OPEN, **UPDATED), tables=NO_STORED),
+        Way("keys", OPEN, replace(CANAL, **UPDATED, content_compatible=True), RULES, NO_STORED),
+        Way("types", OPEN, replace(CANAL, **CLAIMS), tables=NO_BIT),
+        Way("types", SIMPLE, SIMPLE),
+        Way("types", replace(SIMPLE_AVRO, **LZ4), replace(SIMPLE_AVRO, **LZ4, **CLAIMS)),
+    ],
+    ids=str,
+)
+def test_drainer_reads_topics_that_ticdc_wrote_in_place_of_pumps(
+    stubs: Stubs, kafka: Broker, mariadb: MariaDB, tmp_path: Path, way: Way
+) -> None:
+    """Every batch without a DDL is distributed: executors read the partitions."""
+    if way.theirs.claim_check_storage_uri:
+        way = replace(way, theirs=replace(way.theirs, claim_check_storage_uri=f"file://{tmp_path}/claims"))
+    topic = rewritten(kafka, way, tmp_path, END.encode())
+    resolved(kafka, way, topic)
+    capture = CaptureSet(GOLDEN / way.name)
+    uri = f"kafka://{kafka.address}/{topic}?{parameters(way.theirs)}"
+    more = f'source = "ticdc"\ndistributed-bytes-min = 1\n[ticdc-source]\nuri = "{uri}"'
+    config = configuration(stubs, capture, mariadb, more=more)
+    (stubs.directory / "history.json").write_text(with_end(way))
+    drainer = stubs.drainer(config, "--until-now").start()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
+    found = differences(mariadb, capture)
     assert [line[:500] for line in found if line.partition(":")[0] not in way.left_out] == []
 
 

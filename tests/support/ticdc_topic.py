@@ -6,7 +6,7 @@ import random
 
 from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.ticdc.heads import RowHead, heads_of
 from tests.support.message_case import Pairs
 
@@ -32,4 +32,6 @@ def spread(options: ProtocolOptions, pairs: Pairs, partitions: int = 3) -> list[
                 part += again if chance.random() < 0.3 else []
                 again.clear()
             part.append(pair)
-    return parts
+    last_ts = max(head.commit_ts for pair in pairs for head in heads(*pair))
+    (last,) = make_encoder(options).resolved(last_ts + 1)  # rows of the ts of a resolved event may come after it
+    return [[*part, (last.key, last.value)] for part in parts]

@@ -28,10 +28,15 @@ def encode_json(value: object) -> BinaryJSON:
     return BinaryJSON(bytes((code,)) + body)
 
 
-def parse_json(text: str) -> BinaryJSON:
-    """Encode JSON text. Raises ValueError if it is invalid."""
+def parse_json(text: str, minus_zero: float = 0) -> BinaryJSON:
+    """Encode JSON text. `minus_zero`: the number -0, to TiDB an integer, although only a double is printed as -0.
+    Raises ValueError if it is invalid."""
+
+    def integer(digits: str) -> float:
+        return minus_zero if digits == "-0" else _parse_int(digits)
+
     try:
-        return encode_json(json.loads(text, parse_int=_parse_int, parse_constant=_refuse))
+        return encode_json(json.loads(text, parse_int=integer, parse_constant=_refuse))
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {DEPTH_MAX}") from None
 

@@ -215,6 +215,8 @@ class Schema:
         self._unknown_columns: dict[tuple[int, int], int] = {}
         self._verified: dict[int, int] = {}
         self._view: SchemaView | None = None
+        # Whether upstream's stream leaves out the DDL of a finished job: then it does not run at the destination.
+        self.is_left_out: Callable[[Job], bool] = lambda _: False
 
     @classmethod
     def open(

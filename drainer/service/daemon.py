@@ -52,6 +52,7 @@ from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
 from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
+from drainer.schema.state import Schema
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler, Steering
@@ -302,7 +303,7 @@ async def _drain(
     membership = Membership(
         departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
     )
-    pumps = _pumps(config, upstream, membership)
+    pumps = _pumps(config, upstream, membership, opened.schema_provider.schema)
     clock = ClusterClock(lambda: connect_timestamps(upstream.etcd, config, security, wait_s=CLOCK_WAIT_S))
     scheduler = Scheduler(
         pumps,
@@ -383,7 +384,9 @@ def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode
     )
 
 
-def _pumps(config: Config, upstream: Upstream, membership: Membership | None = None) -> PumpSet:
+def _pumps(
+    config: Config, upstream: Upstream, membership: Membership | None = None, schema: Schema | None = None
+) -> PumpSet:
     silence_max_s = config.go_pump_silence_max
     if config.source == "kafka":
         topics = dial_topics(config.kafka_source, upstream.cluster_id, silence_max_s=silence_max_s)
@@ -391,12 +394,10 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
     if config.source == "ticdc":
         from drainer.ticdc.partition import Partitions  # loads the client library
 
-        partitions = Partitions(
-            config.ticdc_source.address(),
-            config.ticdc_source.topics,
-            TopicHistory(job_sources(config, upstream.etcd)),
-            silence_max_s=silence_max_s,
-        )
+        section, history = config.ticdc_source, TopicHistory(job_sources(config, upstream.etcd))
+        if schema is not None:
+            schema.is_left_out = history.lacks
+        partitions = Partitions(section.address(), section.topics, history, silence_max_s=silence_max_s)
         return PumpSet(partitions, partitions.dial, membership=membership)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from binlog.tidb.job import Job
+
 from drainer.protocol.event import DdlEvent
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
@@ -36,6 +38,11 @@ class TopicHistory:
         """Return the packed NamedTables with every DDL that was placed."""
         self._packed = self._packed or packed(self._tables)
         return self._packed
+
+    def lacks(self, job: Job) -> bool:
+        """Return whether no topic had the DDL of a job: the changefeed's filter leaves it out, or it is older than the
+        topics. To be asked for a job that finished below the resolved ts of all partitions."""
+        return job.id not in self._read_at.values()
 
     def version_of(self, row: RowHead) -> int:
         """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports."""

@@ -95,6 +95,21 @@ def test_batch_without_a_ddl_to_run_is_one_step(
     assert schema.catalog.tables[10].versions == versions
 
 
+def test_ddl_that_the_stream_leaves_out_is_not_run() -> None:
+    """Rows have the table as it is after it. One that is there, or has not finished in the batch, runs."""
+    for own, finished_ts, shown in (
+        ([], ts(2), []),
+        ([ddl(ts(2), 9, "ALTER …;")], ts(2), [("ddl", ts(2))]),
+        ([], END + 1, [("early", ts(3) - 1)]),
+    ):
+        schema = opened(replace(ADD_B, finished_ts=finished_ts))
+        schema.is_left_out = lambda job: job.id == 9
+        found = [*walk(batch_of(row(ts(1), 2, 10), *own, row(ts(3), 9, 10)), schema)]
+        assert [one for one in positions(found) if one[0] != "Rows"] == shown
+        last = found[-1]
+        assert isinstance(last, Rows) and "b" in {column.name for column in last.view.tables[10].current.columns}
+
+
 def test_ddl_at_end_of_batch_needs_no_advance_step() -> None:
     batch = read_batch([ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
     assert positions(walk(batch, opened(ADD_B))) == [("ddl", ts(2))]

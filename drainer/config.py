@@ -42,7 +42,7 @@ from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.registry import KINDS, sections, sink, taken
 from drainer.sink.settings import SyncerSettings, ToSection, UpstreamServer
-from drainer.ticdc.settings import TicdcSection
+from drainer.ticdc import TicdcSection
 
 PORT = 8249
 
@@ -538,7 +538,9 @@ class Config(UpstreamSection):
                 'source: "ticdc" needs [schema] history-url, the status port of a TiDB server, or history-file: '
                 "messages do not have all that a table's schema says"
             )
-        self.ticdc_source.address()
+        from drainer.ticdc.partition import source_address  # loads the client library
+
+        source_address(self.ticdc_source.uri, self.ticdc_source.client)
 
 
 FLAGS = (

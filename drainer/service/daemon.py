@@ -64,7 +64,7 @@ from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Posit
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.session_opening import Opening
-from drainer.ticdc.history import TopicHistory
+from drainer.ticdc.tables import TopicHistory
 
 # The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
 #
@@ -392,12 +392,13 @@ def _pumps(
         topics = dial_topics(config.kafka_source, upstream.cluster_id, silence_max_s=silence_max_s)
         return PumpSet(upstream.registry, topics, membership=membership, archived=True)
     if config.source == "ticdc":
-        from drainer.ticdc.partition import Partitions  # loads the client library
+        from drainer.ticdc.partition import Partitions, source_address  # loads the client library
 
         section, history = config.ticdc_source, TopicHistory(job_sources(config, upstream.etcd))
         if schema is not None:
             schema.is_left_out = history.lacks
-        partitions = Partitions(section.address(), section.topics, history, silence_max_s=silence_max_s)
+        address = source_address(section.uri, section.client)
+        partitions = Partitions(address, section.topics, history, silence_max_s=silence_max_s)
         return PumpSet(partitions, partitions.dial, membership=membership)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)

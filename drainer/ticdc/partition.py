@@ -10,32 +10,131 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind, Listing, NodeRecord
-from binlog.errors import PumpUnavailable
+from binlog.errors import ConfigError, PumpUnavailable
 
-from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
+from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import DdlEvent, ResolvedEvent
+from drainer.protocol.event import DdlEvent, Event, ResolvedEvent
+from drainer.protocol.json_read import Reader, parse
+from drainer.protocol.open.decoder import OpenDecoder
+from drainer.protocol.open.encoder import ROW
+from drainer.protocol.open.framing import unframe
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
+from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.pumps.client import Missed, PumpClient, PurgedAt
 from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.schema.filter import OWN_SCHEMA
-from drainer.ticdc.heads import Head, Heads, RowHead, heads_of
-from drainer.ticdc.history import TopicHistory
 from drainer.ticdc.pull import PartitionRange
+from drainer.ticdc.tables import TopicHistory
 
 BACKLOG_MAX: Final = 100_000
 # A message is sent after its transaction committed. TiCDC's clock may be so far behind the cluster's.
 CLOCKS_DIFFER_MAX_S: Final = 60.0
 _READ_S: Final = 0.1
+
+
+# Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
+# a row's table. Rows are decoded by the tasks that apply them. Pure.
+class RowHead(NamedTuple):
+    commit_ts: int
+    schema: str
+    table: str
+
+
+Head = RowHead | DdlEvent | ResolvedEvent
+# From a message's key and value; raises MessageError.
+Heads = Callable[[bytes | None, bytes | None], list[Head]]
+
+_ROWS: Final = ("INSERT", "UPDATE", "DELETE")
+
+
+def heads_of(options: ProtocolOptions) -> Heads:
+    """Return what reads messages with these options. Raises ConfigError if they do not say all that a drainer needs."""
+    package = PROTOCOLS.get(options.protocol.lower(), "")
+    if package != "open" and package not in _ROW_HEADS:
+        raise ConfigError(
+            f"messages of {options.protocol} cannot be a drainer's source: Avro lacks old values and the commit_ts of "
+            "deletes, and Debezium has a DECIMAL as a double; let TiCDC write open-protocol, canal-json or simple"
+        )
+    if package == "open" and not options.output_old_value:
+        raise ConfigError("messages of open-protocol need output-old-value=true: without it, updates look like inserts")
+    if not make_encoder(options).resolved(1):
+        raise ConfigError(
+            f"messages of {options.protocol} as it is set have no resolved events, without which nothing is known to "
+            "be complete: add enable-tidb-extension=true"
+        )
+    decoder = make_decoder(options)
+    if isinstance(decoder, OpenDecoder):
+        return _open(decoder)
+    read = decoder.parse if isinstance(decoder, SimpleDecoder) else _documents(options)
+    return _one_event(decoder, read, _ROW_HEADS[package])
+
+
+def _open(decoder: OpenDecoder) -> Heads:
+    def heads(key: bytes | None, value: bytes | None) -> list[Head]:
+        found: list[Head] = []
+        for its_key, its_value in unframe(key, value):
+            head = parse(its_key, "key")
+            if head.integer("t") == ROW:
+                found.append(RowHead(head.integer("ts"), head.text("scm", ""), head.text("tbl", "")))
+            else:
+                found += _others([decoder.event(its_key, its_value)])
+        return found
+
+    return heads
+
+
+def _documents(options: ProtocolOptions) -> Callable[[bytes | None], Reader]:
+    return lambda value: parse(value, f"{options.protocol} message", options.large_message_handle_compression)
+
+
+def _one_event(
+    decoder: Decoder, read: Callable[[bytes | None], Reader], row_head: Callable[[Reader], RowHead | None]
+) -> Heads:
+    def heads(key: bytes | None, value: bytes | None) -> list[Head]:
+        found = row_head(read(value))
+        return [*_others(decoder.decode(key, value))] if found is None else [found]
+
+    return heads
+
+
+def _canal(message: Reader) -> RowHead | None:
+    if message.text("type") not in _ROWS or message.boolean("isDdl"):
+        return None
+    return RowHead(message.needed("_tidb").integer("commitTs"), message.text("database"), message.text("table"))
+
+
+def _simple(message: Reader) -> RowHead | None:
+    if message.text("type") not in _ROWS:
+        return None
+    return RowHead(message.integer("commitTs"), message.text("database"), message.text("table"))
+
+
+_ROW_HEADS: Final = {"canal": _canal, "simple": _simple}
+
+
+def _others(events: Iterable[Event | None]) -> Iterator[Head]:
+    return (event for event in events if isinstance(event, DdlEvent | ResolvedEvent))
+
+
+def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
+    """Parse the address of TiCDC's topics. Raises ConfigError, also for messages that do not say all that a drainer
+    needs."""
+    found = kafka_address(uri, "drainer", client)
+    heads_of(found.options)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +148,7 @@ class ReceivedMessage(ReceivedBinlog):
 class PartitionIndex:
     """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
 
-    def __init__(self, after_ts: int, version_of: Callable[[RowHead], int] = lambda _: 0) -> None:
+    def __init__(self, after_ts: int, version_of: Callable[[str, str, int], int] = lambda *_: 0) -> None:
         """`version_of`: returns the schema version of a row."""
         self._version_of = version_of
         self._waiting: list[ReceivedMessage] = []
@@ -65,7 +164,7 @@ class PartitionIndex:
                 if head.commit_ts > self.resolved_ts and is_placed(head):
                     self._waiting.append(ReceivedMessage(head.commit_ts, size, True, 0, offset, self.resolved_ts))
             elif head.commit_ts > self.resolved_ts:
-                version, each = self._version_of(head), size // len(heads)
+                version, each = self._version_of(head.schema, head.table, head.commit_ts), size // len(heads)
                 self._waiting.append(ReceivedMessage(head.commit_ts, each, False, version, offset, self.resolved_ts))
         return found
 

@@ -7,7 +7,7 @@ import random
 from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.ticdc.heads import RowHead, heads_of
+from drainer.ticdc.partition import RowHead, heads_of
 from tests.support.message_case import Pairs
 
 Part = list[tuple[bytes | None, bytes | None]]

@@ -25,8 +25,7 @@ from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
 from drainer.spark.source.executor import Offset, PullTask, read_task
 from drainer.spark.source.options import SourceOptions, one_line_errors
-from drainer.ticdc.history import TopicHistory
-from drainer.ticdc.settings import TicdcSection
+from drainer.ticdc.tables import TopicHistory
 
 # The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread.
 
@@ -127,10 +126,10 @@ async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
 
 def _partitions(options: SourceOptions) -> PumpSet:
     """Return TiCDC's partitions in place of pumps. Raises ConfigError."""
-    from drainer.ticdc.partition import Partitions  # loads the client library
+    from drainer.ticdc.partition import Partitions, source_address  # loads the client library
 
-    section = TicdcSection(uri=options.source, topics=tuple(filter(None, options.source_topics.split(","))))
-    partitions = Partitions(section.address(), section.topics, TopicHistory(options.job_sources(None)))
+    address, topics = source_address(options.source, {}), [*filter(None, options.source_topics.split(","))]
+    partitions = Partitions(address, topics, TopicHistory(options.job_sources(None)))
     return PumpSet(partitions, partitions.dial)
 
 

@@ -27,7 +27,7 @@ from drainer.protocol.table import ColumnFlag
 from drainer.schema.history.base import JobHistory
 from drainer.spark.source.options import SourceOptions
 from drainer.ticdc.binlogs import RowEncoder, start_ts_of
-from drainer.ticdc.heads import RowHead, heads_of
+from drainer.ticdc.partition import RowHead, heads_of
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed
 from tests.support.memory_records import message

@@ -23,10 +23,9 @@ from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, Top
 from drainer.protocol.options import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.schema.history.base import JobSource
-from drainer.ticdc.history import TopicHistory
 from drainer.ticdc.partition import PartitionPump, Partitions
 from drainer.ticdc.pull import PartitionRange, _Translation
-from drainer.ticdc.tables import unpacked
+from drainer.ticdc.tables import TopicHistory, unpacked
 from tests.support.examples import FEW
 from tests.support.memory_records import RecordsReader, message
 from tests.support.schema_case import job, table

@@ -92,7 +92,8 @@ class _Walk:
         before_start = early and not own_ts and self._began_before_start(job)
         if before_start:
             _log.info("DDL not run: its binlog precedes the start position", job_id=job.id, query=query)
-        left_out = early and job.finished_ts <= self._batch.until_ts and self._schema.is_left_out(job)
+        has_finished = job.finished_ts <= self._batch.until_ts
+        left_out = early and not before_start and has_finished and self._schema.is_left_out(job)
         if left_out:
             _log.info("DDL not run: no topic has it", job_id=job.id, query=query)
         yield from self._flush(commit_ts - 1 if own_ts == commit_ts else commit_ts)

@@ -154,6 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @one_line_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         after_ts = start["commit_ts"]
+        if self._target_ts is not None and after_ts >= self._target_ts:
+            return start  # pumps need not answer any more
         watermark = self._survey(after_ts, _limits(limit))
         until_ts = min(watermark.ts, watermark.end_ts)
         if self._target_ts is not None:

@@ -57,6 +57,8 @@ def fill(broker: Broker, topic: str, protocol: str, rows: int) -> int:
         send(list(encoder.frame_columns(parts, chosen)), begin // RESOLVED_EVERY % PARTITIONS)
         for partition in range(PARTITIONS):
             send(list(encoder.resolved(int(changes.commit_ts[chosen[-1]]))), partition)
+    for partition in range(PARTITIONS):  # a drainer waits for what may still come at the ts of a resolved event
+        send(list(encoder.resolved(int(changes.commit_ts[-1]) + 1)), partition)
     assert producer.flush(60) == 0
     return count
 

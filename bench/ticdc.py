@@ -96,7 +96,8 @@ def lags(backlog: OwnBacklog, mariadb: MariaDB, broker: Broker, given: argparse.
     mariadb.reset()
     topic, rows = broker.topic(PARTITIONS), int(given.rate * TICK_S)
     uri = f"kafka://{broker.address}/{topic}?protocol=canal-json&enable-tidb-extension=true"
-    server = backlog.ours(mariadb, "", f'source = "ticdc"\n[ticdc-source]\nuri = "{uri}"')
+    top = 'log-level = "debug"\n' if given.debug else ""
+    server = backlog.ours(mariadb, "", f'{top}source = "ticdc"\n[ticdc-source]\nuri = "{uri}"')
     server.wait_for_output(RUNNING, deadline_s=120)
     seen: dict[int, float] = {}
     ended = threading.Event()
@@ -116,6 +117,8 @@ def lags(backlog: OwnBacklog, mariadb: MariaDB, broker: Broker, given: argparse.
     ended.set()
     watching.join()
     server.stop(deadline_s=120)
+    if given.debug:
+        print("\n".join(line for line in server.text().splitlines() if "DEBUG" in line.upper()))
     found = sorted(seen[tick] - sent for tick, sent in enumerate(at_s, 1))
     for name, place in (("median", 0.5), ("99 %", 0.99), ("worst", 1.0)):
         report.add(
@@ -130,6 +133,7 @@ def main() -> None:
     options.add_argument("--lag-s", type=float, default=0.0, help="measure the lag for so long, and nothing else")
     options.add_argument("--rate", type=int, default=5000, help="rows/s of --lag-s")
     options.add_argument("--resolved-every", type=float, default=1.0, help="seconds between resolved events of --lag-s")
+    options.add_argument("--debug", action="store_true", help="print the drainer's log of its batches of --lag-s")
     options.add_argument("--profile", action="store_true", help="print each program's CPU for a row")
     given = options.parse_args()
     make_archive()

@@ -240,14 +240,16 @@ class PartitionPump(FollowedPump):
         reading: asyncio.Future[list[tuple[Record, list[Head]]]] = asyncio.Future()
         reading.set_result([])
         try:
-            reader, index = await asyncio.shield(opening)
+            reader, index, end = await asyncio.shield(opening)
+            is_at_end = False
             self._received_s = time.monotonic()
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 reading = asyncio.ensure_future(asyncio.to_thread(self._next, reader))
                 for record, heads in await asyncio.shield(reading):
                     await self._add_message(index, record, heads)
-                # Before its end is seen, its resolved ts would be an end for until-now.
-                if reader.at_end() or len(self._binlogs) >= self._backlog_max:
+                    is_at_end = is_at_end or record.offset + 1 >= end
+                # Before the end that it had is seen, its resolved ts would be an end for until-now.
+                if is_at_end or reader.at_end() or len(self._binlogs) >= self._backlog_max:
                     self._error = None
                     self._outage.over(pump=self._node_id)
         finally:
@@ -255,9 +257,9 @@ class PartitionPump(FollowedPump):
             if opening.exception() is None:
                 await asyncio.to_thread(opening.result()[0].close)
 
-    def _opened(self, after_ts: int) -> tuple[TopicReader, PartitionIndex]:
-        """Open a reader before the first message that may be above `after_ts`. Raises ReadError, and PurgedPosition if
-        the brokers may have removed such messages."""
+    def _opened(self, after_ts: int) -> tuple[TopicReader, PartitionIndex, int]:
+        """Open a reader before the first message that may be above `after_ts`; return the partition's end, too. Raises
+        ReadError, and PurgedPosition if the brokers may have removed such messages."""
         reader = self._open_reader(self._address, self._partition)
         try:
             low, end = reader.ends(self._partition)
@@ -275,7 +277,7 @@ class PartitionPump(FollowedPump):
         except BaseException:
             reader.close()
             raise
-        return reader, PartitionIndex(after_ts, self._history.version_of)
+        return reader, PartitionIndex(after_ts, self._history.version_of), end
 
     def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
         found = []

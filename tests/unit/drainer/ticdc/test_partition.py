@@ -306,3 +306,18 @@ def test_partitions_are_listed_again_when_known_ones_are_resolved_further() -> N
     assert names() == ["t[0]"]
     pump._resolved_ts = 5
     assert names() == names() == ["t[0]", "t[1]"]
+
+
+def test_partition_that_is_written_without_a_pause_counts_when_its_end_at_the_start_was_read() -> None:
+    class Busy(RecordsReader):
+        def ends(self, _: KafkaPartition) -> tuple[int, int]:
+            return 0, 2
+
+        def at_end(self) -> bool:
+            return False
+
+    for count, is_read in ((1, False), (2, True), (3, True)):
+        pump = pump_of(Busy(records_of([[resolved(5 + number)] for number in range(count)])))
+        with pytest.raises(ReadError):
+            asyncio.run(pump._read())
+        assert (pump._error is None) == is_read

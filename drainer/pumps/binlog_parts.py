@@ -1,4 +1,4 @@
-"""Splits a large binlog into messages of a few MiB, and joins them again.
+"""Binlogs as the messages of a pull: small ones together, a large one in parts of a few MiB, which are joined again.
 
 No value in the JVM may exceed a few MiB, so a pull yields parts, whether the pump served parts (see PullRangeResp in
 pump_ext.proto) or sent the binlog complete, as Go pumps do.
@@ -6,13 +6,14 @@ pump_ext.proto) or sent the binlog complete, as Go pumps do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from binlog.errors import DecodeError
 from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.tidb.varint import decode_uvarint
 
+MESSAGE_BYTES_MAX = 1 << 20  # of a message with several binlogs
 PART_BYTES_MAX = 4 << 20
 
 _START_TS = 2
@@ -29,6 +30,25 @@ def cut_into_parts(
     for at in range(0, len(view), part_bytes_max):
         part = bytes(view[at : at + part_bytes_max])
         yield ext.PullRangeResp(payloads=[part], last_ts=commit_ts, whole_bytes=len(view), part_offset=at)
+
+
+def messages_of(binlogs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Yield serialized PullRangeResp with these binlogs, each with its commit_ts before it, ascending."""
+    message, size = ext.PullRangeResp(), 0
+    for commit_ts, payload in binlogs:
+        is_large = len(payload) > PART_BYTES_MAX
+        if not is_large:
+            message.payloads.append(payload)
+            message.last_ts = commit_ts
+            size += len(payload)
+        if message.payloads and (is_large or size >= MESSAGE_BYTES_MAX):
+            yield message.SerializeToString()
+            message, size = ext.PullRangeResp(), 0
+        if is_large:
+            for part in cut_into_parts(payload, commit_ts):
+                yield part.SerializeToString()
+    if message.payloads:
+        yield message.SerializeToString()
 
 
 class PartJoiner:

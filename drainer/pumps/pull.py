@@ -15,12 +15,11 @@ from binlog.pb import pump_pb2
 from binlog.runtime.channel import open_blocking_channel, stub_of
 from binlog.runtime.security import Security
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
+from drainer.pumps.binlog_parts import MESSAGE_BYTES_MAX, PART_BYTES_MAX, PartJoiner, cut_into_parts, messages_of
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
 from drainer.pumps.topic import kafka_reader, pull_topic
 from drainer.pumps.watermark import Counted, PumpRange, Topic, check
 
-MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
 CONNECT_TIMEOUT_S = 30.0  # long enough for a pump to restart
 _PULL_RANGE = "/binlog.ext.PumpExt/PullRange"
@@ -149,36 +148,26 @@ def _pull_extension(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> 
 
 
 def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
-    """A Go pump streams without end: stop at the first binlog at or above until_ts, which exists because the driver
-    received it before it planned this range (drainer.pumps.go_pump)."""
+    return messages_of(_go_binlogs(part, cluster_id, channel))
+
+
+def _go_binlogs(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[tuple[int, bytes]]:
+    """Yield the range's binlogs, each with its commit_ts before it. A Go pump streams without end: stop at the first
+    binlog at or above until_ts, which exists because the driver received it before it planned this range
+    (drainer.pumps.go_pump)."""
     stub = stub_of(channel, pump_pb2.DESCRIPTOR, "Pump")
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=part.after_ts))
     stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S)
-    message, size, commit_ts = ext.PullRangeResp(), 0, part.after_ts
+    commit_ts = part.after_ts
     try:
         for answer in stream:
             payload = answer.entity.payload
             found = envelope.scan(payload)
             commit_ts = found.commit_ts
-            wanted = commit_ts <= part.until_ts and found.start_ts != commit_ts
-            if wanted and len(payload) > PART_BYTES_MAX:
-                if message.payloads:
-                    yield message.SerializeToString()
-                for cut in cut_into_parts(payload, commit_ts):
-                    yield cut.SerializeToString()
-                message, size = ext.PullRangeResp(), 0
-            elif wanted:
-                message.payloads.append(payload)
-                message.last_ts = commit_ts
-                size += len(payload)
+            if commit_ts <= part.until_ts and found.start_ts != commit_ts:
+                yield commit_ts, payload
             if commit_ts >= part.until_ts:
-                break
-            if size >= MESSAGE_BYTES_MAX:
-                yield message.SerializeToString()
-                message, size = ext.PullRangeResp(), 0
-        else:
-            raise ended_early(f"pump {part.node_id} ({part.host})", commit_ts, part.until_ts)
-        if message.payloads:
-            yield message.SerializeToString()
+                return
+        raise ended_early(f"pump {part.node_id} ({part.host})", commit_ts, part.until_ts)
     finally:
         stream.cancel()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from binlog import envelope
+from binlog.errors import BinlogError
 from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
@@ -27,6 +28,7 @@ from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 if TYPE_CHECKING:
     from binlog.topic.kafka import KafkaReader  # loads the client library
 
+T = TypeVar("T")
 POLL_S = 0.05  # between two reads of what the client library has fetched
 READ_S = 1.0
 SILENCE_IN_PULL_S = 30.0  # a planned range is in the topic
@@ -118,24 +120,34 @@ def pull_topic(reader: KafkaReader, topic: str, after_ts: int, until_ts: int) ->
 
 def _ordered(reader: KafkaReader, chain: TopicChain, topic: str, until_ts: int) -> Iterator[ext.PullRangeResp]:
     """Yield what the chain returns until everything up to `until_ts` has come."""
+
+    def silent() -> TopicError:
+        return TopicError(
+            f"topic {topic}: nothing came for {SILENCE_IN_PULL_S:g} s at ts {chain.position_ts}, before ts "
+            f"{until_ts}: {reader.last_error or 'it ends there'}"
+        )
+
+    for offset, value in received(reader.read, silent):
+        found = chain.add(offset, value)
+        if found is not None and found.whole_bytes and found.last_ts > until_ts:
+            return
+        if found is not None:
+            yield found
+        if chain.position_ts >= until_ts:
+            return
+
+
+def received(read: Callable[[float], Sequence[T]], silent: Callable[[], BinlogError]) -> Iterator[T]:
+    """Yield without end what `read` returns; its argument is how long it may wait, in seconds. Raises the error of
+    `silent` if nothing comes for SILENCE_IN_PULL_S."""
     received_s = time.monotonic()
     while True:
-        values = reader.read(READ_S)
-        if values:
+        found = read(READ_S)
+        if found:
             received_s = time.monotonic()
         elif time.monotonic() - received_s > SILENCE_IN_PULL_S:
-            raise TopicError(
-                f"topic {topic}: nothing came for {SILENCE_IN_PULL_S:g} s at ts {chain.position_ts}, before ts "
-                f"{until_ts}: {reader.last_error or 'it ends there'}"
-            )
-        for offset, value in values:
-            found = chain.add(offset, value)
-            if found is not None and found.whole_bytes and found.last_ts > until_ts:
-                return
-            if found is not None:
-                yield found
-            if chain.position_ts >= until_ts:
-                return
+            raise silent()
+        yield from found
 
 
 class TopicPump(FollowedPump):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from binlog.errors import BinlogError
-from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadError, Record, TopicReader
@@ -22,14 +19,11 @@ from drainer.protocol.json_read import Columns
 from drainer.protocol.large import claimed_row
 from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, cut_into_parts
+from drainer.pumps.binlog_parts import messages_of
+from drainer.pumps.topic import SILENCE_IN_PULL_S, received
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts, start_ts_of
 from drainer.ticdc.tables import NamedTables, unpacked
-
-_READ_S: Final = 1.0
-_SILENCE_S: Final = 30.0  # a planned range is in the partition
-_MESSAGE_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +47,27 @@ class PartitionRange:
             raise ReadError(f"{self.partition} was read up to {self.final_ts}, below the end {until_ts} of its range")
         if self.begin >= self.end:
             return
-        translation = _Translation(self, after_ts, until_ts)
-        message, size = ext.PullRangeResp(), 0
-        for commit_ts, _, payload in translation.binlogs(self._records()):
-            if size and (size >= _MESSAGE_BYTES_MAX or len(payload) > PART_BYTES_MAX):
-                yield message.SerializeToString()
-                message, size = ext.PullRangeResp(), 0
-            if len(payload) > PART_BYTES_MAX:
-                for part in cut_into_parts(payload, commit_ts):
-                    yield part.SerializeToString()
-                continue
-            message.payloads.append(payload)
-            message.last_ts = commit_ts
-            size += len(payload)
-        if size:
-            yield message.SerializeToString()
+        found = _Translation(self, after_ts, until_ts).binlogs(self._records())
+        yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
 
     def _records(self) -> Iterator[Record]:
         """Yield the records of the range. Raises ReadError."""
+        offset = self.begin - 1
+
+        def silent() -> ReadError:
+            return ReadError(
+                f"{self.partition}: nothing came for {SILENCE_IN_PULL_S:g} s after offset {offset}, before offset "
+                f"{self.end - 1}, which was there"
+            )
+
         with closing(TopicReader(self.address.client, [self.partition.topic])) as reader:
             reader.begin({self.partition: self.begin})
-            offset, received_s = self.begin - 1, time.monotonic()
-            while offset + 1 < self.end:
-                records = reader.poll(_READ_S)
-                if records:
-                    received_s = time.monotonic()
-                elif time.monotonic() - received_s > _SILENCE_S:
-                    raise ReadError(
-                        f"{self.partition}: nothing came for {_SILENCE_S:g} s after offset {offset}, before offset "
-                        f"{self.end - 1}, which was there"
-                    )
-                for record in records:
-                    offset = record.offset
-                    if offset < self.end:
-                        yield record
+            for record in received(reader.poll, silent):
+                offset = record.offset
+                if offset < self.end:
+                    yield record
+                if offset + 1 >= self.end:
+                    return
 
 
 _Binlog = tuple[int, int, bytes]  # commit_ts, start_ts, payload

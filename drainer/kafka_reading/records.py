@@ -133,7 +133,7 @@ class TopicReader(PartitionReader):
             raise
 
     def ask(self) -> None:
-        """Ask the brokers for `partitions`. Raises ReadError."""
+        """Ask the brokers how many partitions each topic has, and set `partitions`. Raises ReadError."""
         try:
             known = self._answered(lambda wait_s: self.client.list_topics(timeout=wait_s)).topics
         except KafkaException as error:

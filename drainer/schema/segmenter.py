@@ -95,7 +95,7 @@ class _Walk:
         has_finished = job.finished_ts <= self._batch.until_ts
         left_out = early and not before_start and has_finished and self._schema.is_left_out(job)
         if left_out:
-            _log.info("DDL not run: no topic has it", job_id=job.id, query=query)
+            _log.info("DDL not run: upstream's topics have no message of it", job_id=job.id, query=query)
         yield from self._flush(commit_ts - 1 if own_ts == commit_ts else commit_ts)
         if planned.ddl is not None and not before_start and not left_out and not self._job_done(job.id):
             yield planned.ddl

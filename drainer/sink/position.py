@@ -116,7 +116,8 @@ def body_of(stored: Stored) -> dict[str, Any]:
 
 
 def stored_of(body: Mapping[str, Any], label: str) -> Stored:
-    """From what `body_of` returned. Raises DestinationRefused for its intent, and TypeError."""
+    """Return the position of the JSON that `body_of` returned. Raises DestinationRefused for an intent that cannot be
+    read, TypeError for other members than those of a position."""
     intent, stage = intent_of(body["intent"], label) if body["intent"] is not None else (None, "")
     return Stored(**{**body, "intent": intent, "stage": stage})
 

@@ -2,9 +2,9 @@
 
 Each row is a binlog of its own. TiCDC's messages of a transaction lie in several partitions and name no start_ts that
 they share, so start_ts is made here. A batch orders binlogs by (commit_ts, start_ts), and one that comes twice counts
-once. So start_ts says what must come first in a transaction (deletes, then updates, then inserts, as a row may leave
-one partition and enter another), and the rest of it is a hash of the row: a row that TiCDC sends again is the same
-binlog, in whatever partition it comes.
+once. So the upper bits of start_ts order a transaction: deletes, then updates, then inserts, because a row whose key
+changes may be deleted in one partition and inserted in another. The lower bits are a hash of the row: a row that TiCDC
+sends again is the same binlog, in whatever partition it comes.
 """
 
 from __future__ import annotations
@@ -75,19 +75,17 @@ class RowEncoder:
         """Return the binlog of a row. `start_ts`: see start_ts_of. Raises MessageError, which names table and
         column."""
         value = PrewriteValue(self._version)
-        where = f"the {event.change} of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
-        new, old = self._values(event.new, where), self._values(event.old, where)
         try:
+            new, old = self._values(event.new), self._values(event.old)
+            self._check_complete(old if event.change is Change.DELETE else new)
             if event.change is Change.INSERT:
-                self._check_complete(new, where)
                 value.insert(self._table_id, self._inserts.encode(new, event.row_id))
             elif event.change is Change.DELETE:
-                self._check_complete(old, where)
                 value.delete(self._table_id, encode_delete(self._info, old))
             else:
-                self._check_complete(new, where)
                 value.update(self._table_id, encode_update(self._info, new | old, new))
-        except ValueError as error:
+        except (ValueError, MessageError) as error:
+            where = f"the {event.change} of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
             raise MessageError(f"{where}: {error}") from error
         return encode_binlog(
             tp=BinlogType.COMMIT,
@@ -97,26 +95,24 @@ class RowEncoder:
             prewrite_value=value.serialize(),
         )
 
-    def _check_complete(self, values: Mapping[int, Datum], where: str) -> None:
+    def _check_complete(self, values: Mapping[int, Datum]) -> None:
         for column in self._needed:
             if column.id not in values:
                 raise MessageError(
-                    f"{where}: column {column.name} is not in the message: column-selectors of the changefeed leave it "
+                    f"column {column.name} is not in the message: column-selectors of the changefeed leave it "
                     "out, or delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
                 )
 
-    def _values(self, image: Image | None, where: str) -> dict[int, Datum]:
+    def _values(self, image: Image | None) -> dict[int, Datum]:
         found: dict[int, Datum] = {}
         for name, one in (image or {}).items():
             column = self._columns.get(name.lower())
             if column is None:
-                raise MessageError(
-                    f"{where}: column {name} is not in the table as the DDL history has it at that commit_ts"
-                )
+                raise MessageError(f"column {name} is not in the table as the DDL history has it at that commit_ts")
             try:
                 found[column.id] = self._datum(one.value, column)
             except (ValueError, MessageError) as error:
-                raise MessageError(f"{where}: column {name}: {error}") from error
+                raise MessageError(f"column {name}: {error}") from error
         return found
 
     def _datum(self, value: object, column: ColumnInfo) -> Datum:

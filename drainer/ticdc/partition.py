@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
@@ -48,6 +49,8 @@ _READ_S: Final = 0.1
 # Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
 # a row's table. Rows are decoded by the tasks that apply them. Pure.
 class RowHead(NamedTuple):
+    """A row without its columns."""
+
     commit_ts: int
     schema: str
     table: str
@@ -139,7 +142,8 @@ def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage(ReceivedBinlog):
-    """One row or DDL of a message. `resolved_ts`: of the partition before the message."""
+    """One row or DDL of a message. `offset`: of the message; `resolved_ts`: the ts up to which the partition was
+    resolved before the message."""
 
     offset: int
     resolved_ts: int
@@ -178,7 +182,7 @@ class PartitionIndex:
 
 
 def is_placed(event: DdlEvent) -> bool:
-    """Return whether a DDL of a message is one of upstream's tables."""
+    """Return whether a DDL message has a statement, and is not of the schema in which drainers keep positions."""
     return bool(event.query) and event.schema.lower() != OWN_SCHEMA
 
 
@@ -219,7 +223,7 @@ class PartitionPump(FollowedPump):
                 "the changefeed is paused or failed, or the brokers do not answer here"
             )
         # All that is final, because a range may end above `end_ts`: that of a large row, or of a batch that is resumed.
-        due = [one for one in self._binlogs if isinstance(one, ReceivedMessage)]
+        due = cast("deque[ReceivedMessage]", self._binlogs)
         begin, end = min((one.offset for one in due), default=0), max((one.offset + 1 for one in due), default=0)
         # The first message need not have the least one: after an error the partition was read again from a later ts.
         resolved_ts = min((one.resolved_ts for one in due), default=0)

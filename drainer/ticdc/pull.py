@@ -28,9 +28,10 @@ from drainer.ticdc.tables import NamedTables, unpacked
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Where the rows and DDLs of one partition are, in place of a pump's topic: in the messages from offset `begin` to
-    before `end`, with others. `resolved_ts`: of the partition before `begin`; `final_ts`: up to which it is so;
-    `tables`: packed NamedTables. Picklable."""
+    """The messages of one partition that hold a range's rows and DDLs, in place of a pump's topic: from offset `begin`
+    to before `end`; they also hold others. `resolved_ts`: the ts up to which the partition was resolved before
+    `begin`; `final_ts`: the ts up to which it was resolved when the range was planned; `tables`: packed NamedTables.
+    Picklable."""
 
     partition: KafkaPartition
     address: KafkaAddress
@@ -43,7 +44,7 @@ class PartitionRange:
     def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
         """Yield serialized PullRangeResp with every row and DDL in (after_ts, until_ts], ascending by commit_ts and
         start_ts. Raises MessageError, ReadError, ClaimStoreError."""
-        if until_ts > self.final_ts:  # more may be there
+        if until_ts > self.final_ts:  # later messages may belong to the range
             raise ReadError(f"{self.partition} was read up to {self.final_ts}, below the end {until_ts} of its range")
         if self.begin >= self.end:
             return
@@ -105,8 +106,8 @@ class _Translation:
         return {one.name: (one.type.mysql_name, ColumnFlag.HANDLE_KEY * (one.id in key)) for one in found.info.columns}
 
     def binlogs(self, records: Iterable[Record]) -> Iterator[_Binlog]:
-        """Yield the binlogs. They are held until a resolved event says that nothing before them comes later. Ends with
-        the one that says so of all."""
+        """Yield the binlogs, ascending. They are held until a resolved event says that no earlier ones follow; reading
+        ends with the resolved event that completes the range."""
         held: list[_Binlog] = []
         done_ts = self._wanted.resolved_ts
         for record in records:

@@ -40,7 +40,7 @@ class NamedTable(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """What a name means for rows above `after_ts`; None: there is no such table."""
+    """The table that a name denotes in rows above `after_ts`; None: there is none."""
 
     after_ts: int
     table: NamedTable | None
@@ -62,11 +62,11 @@ class NamedTables:
         return changes[at - 1].table
 
     def job(self, event: DdlEvent) -> tuple[int, str]:
-        """Return the id of a DDL's job, and its statement. Raises MessageError for a DDL that was not read before this
-        was made."""
+        """Return the id of a DDL's job, and its statement. Raises MessageError for a DDL whose message had not been
+        read when these tables were made."""
         found = self.ddls.get((event.commit_ts, event.query))
         if found is None:
-            raise MessageError(f"the DDL at commit_ts {event.commit_ts} was not there when its range was planned")
+            raise MessageError(f"the DDL at commit_ts {event.commit_ts} had not been read when its range was planned")
         return found
 
 
@@ -126,7 +126,7 @@ def unpacked(data: bytes) -> NamedTables:
     return found
 
 
-# The DDL history that belongs to topics: which job each DDL of the topics is.
+# Reads the DDL history from TiDB, and finds the job of each DDL message of the topics.
 _TRIED: int = 25
 _PAUSE_S: float = 0.2
 
@@ -138,7 +138,7 @@ class TopicHistory:
         self._sources = tuple(sources)
         self._history = JobHistory()
         self._read_at: dict[tuple[int, str], int] = {}
-        self._tables = named_tables(self._history, {})
+        self._tables: NamedTables | None = None  # made when they are needed after a change
         self._packed = b""
         self._reading = asyncio.Lock()
 
@@ -150,7 +150,7 @@ class TopicHistory:
 
     def packed(self) -> bytes:
         """Return the packed NamedTables with every DDL that was placed."""
-        self._packed = self._packed or packed(self._tables)
+        self._packed = self._packed or packed(self._named())
         return self._packed
 
     def lacks(self, job: Job) -> bool:
@@ -160,7 +160,7 @@ class TopicHistory:
 
     def version_of(self, schema: str, table: str, commit_ts: int) -> int:
         """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports."""
-        found = self._tables.at(schema, table, commit_ts)
+        found = self._named().at(schema, table, commit_ts)
         return 0 if found is None else found.version
 
     async def place(self, event: DdlEvent) -> None:
@@ -175,7 +175,7 @@ class TopicHistory:
                 # One that did not finish then may have run beside the right one, which is not listed yet.
                 if job is not None and (tried or job.finished_ts == event.commit_ts):
                     self._read_at[read] = job.id
-                    self._rebuild()
+                    self._changed()
                     return
                 if not await self._refresh() and job is None:
                     await asyncio.sleep(_PAUSE_S)
@@ -186,8 +186,13 @@ class TopicHistory:
 
     async def _refresh(self) -> int:
         found = sum([len(self._history.add(await source.refresh())) for source in self._sources])
-        self._rebuild()
+        self._changed()
         return found
 
-    def _rebuild(self) -> None:
-        self._tables, self._packed = named_tables(self._history, self._read_at), b""
+    def _changed(self) -> None:
+        self._tables, self._packed = None, b""
+
+    def _named(self) -> NamedTables:
+        if self._tables is None:
+            self._tables = named_tables(self._history, self._read_at)
+        return self._tables

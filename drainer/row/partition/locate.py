@@ -204,7 +204,7 @@ def _sortable(value: Datum, kind: FieldType) -> _Sortable:
 
 
 def _literal(text: str, kind: FieldType) -> Datum:
-    """A literal of a partition definition: `100`, `'2024-04-01'`, `x'41'`."""
+    """Return the value of a literal of a partition definition: `100`, `'2024-04-01'`, `x'41'`."""
     if text[:2].lower() in ("x'", "0x"):
         return flatten(bytes.fromhex(text[2:].rstrip("'")), kind)
     inner = text

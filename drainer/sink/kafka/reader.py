@@ -101,8 +101,8 @@ class Reader:
     def _read(
         self, partition: int, begin: int, end: int, deadline: RetryDeadline, *, committed: bool, records_max: int = 0
     ) -> list[Record]:
-        """Return the records at offsets from `begin` to below `end`, at most `records_max`, 0: all. There need not be
-        a record at either offset."""
+        """Return the records at offsets from `begin` to below `end`, at most `records_max` of them; 0: all. An offset
+        may have no record."""
         if begin >= end:
             return []
         place, found = KafkaPartition(self._topic, partition), list[Record]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from binlog.tidb.job import ActionType
 
@@ -71,8 +71,7 @@ class Change(StrEnum):
     UPSERT = "upsert"
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnValue:
+class ColumnValue(NamedTuple):
     """One column's value. `type_code`: the number of the MySQL type; `flags`: as in table.ColumnFlag; `type_name`: the
     name of the type. Each is 0 or "" if the protocol does not have it."""
 
@@ -86,8 +85,7 @@ Image = Mapping[str, ColumnValue]
 _HANDLE_KEY: Final = int(ColumnFlag.HANDLE_KEY)  # a number: the operators of an enum's members are slow
 
 
-@dataclass(frozen=True, slots=True)
-class RowEvent:
+class RowEvent(NamedTuple):
     """The change of one row. `commit_ts`: 0 if the protocol does not say it (deletes in Avro). `old`: for updates, the
     old values that the protocol has, perhaps only those of changed columns. `key`: the columns of the message's key, if
     it has one. `handle_only`: the images have only the handle key, because the message would have been too large.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
@@ -157,7 +157,7 @@ def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_val
             f"the claim {name} holds a row of `{whole.schema}`.`{whole.table}` at commit_ts {whole.commit_ts}, and the "
             f"message that names it one of `{event.schema}`.`{event.table}` at {event.commit_ts}"
         )
-    return replace(whole, claim=event.claim)
+    return whole._replace(claim=event.claim)
 
 
 def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:

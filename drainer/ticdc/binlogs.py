@@ -9,37 +9,29 @@ sends again is the same binlog, in whatever partition it comes.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
+from hashlib import blake2b
 from typing import Final
 
 from binlog.envelope import BinlogType, encode_binlog
+from binlog.pb import binlog_pb2
 from binlog.tidb.datum import Datum
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import INTEGER_BITS, flatten
 from binlog.tidb.json_encode import parse_json
 from binlog.tidb.mutation import PrewriteValue
-from binlog.tidb.row import InsertLayout, encode_delete, encode_update
-from binlog.tidb.table import ColumnInfo
-from binlog.tidb.types import SchemaState, Tp
+from binlog.tidb.row import RowLayout
+from binlog.tidb.types import STRINGS, FieldType, SchemaState, Tp
 
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.table import handle_index
 from drainer.sink.replay import to_utc
 from drainer.ticdc.tables import NamedTable
 
 _RANK_BITS: Final = 60
 _RANKS: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
 _DDL_RANK: Final = 3
-
-
-def start_ts_of(event: RowEvent, place: tuple[int, int] | None) -> int:
-    """Return what stands for the start_ts of a row. `place`: of a row without a key, number of the partition and
-    position in it, as a transaction may have equal ones."""
-    images = (image and sorted((name, one.value) for name, one in image.items()) for image in (event.old, event.new))
-    text = repr((event.schema, event.table, event.change.value, place, *images))
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-    return _RANKS.get(event.change, 0) << _RANK_BITS | int.from_bytes(digest, "big") >> 64 - _RANK_BITS
 
 
 def ddl_start_ts(job_id: int) -> int:
@@ -60,48 +52,61 @@ def ddl_binlog(job_id: int, query: str, commit_ts: int, start_ts: int) -> bytes:
 
 
 class RowEncoder:
-    """Encodes the rows of one table. `zone`: of TIMESTAMPs in messages."""
+    """Encodes the rows of one table. `zone`: of TIMESTAMPs in messages. `is_keyed`: whether a key tells its rows
+    apart."""
 
     def __init__(self, table: NamedTable, zone: tzinfo) -> None:
-        self._table_id, self._version, self._info = table
-        self._zone = None if str(zone) == "UTC" else zone
-        self._columns = {column.name.lower(): column for column in self._info.columns}
-        self._inserts = InsertLayout(self._info)
+        self._table_id, self._version, info = table
+        self._person = self._table_id.to_bytes(8, "big", signed=True)  # equal rows of two tables are two binlogs
+        self.is_keyed = handle_index(info) is not None
+        self._layout = RowLayout(info)
+        zone_of = None if str(zone) == "UTC" else zone
+        self._columns = {column.name.lower(): (column.id, _cast(column.type, zone_of)) for column in info.columns}
         # TiCDC leaves out columns that no INSERT may name.
-        written = (one for one in self._info.public_columns if not one.is_virtual and not one.hidden)
-        self._needed = [one for one in written if not one.is_generated]
+        written = (one for one in info.public_columns if not one.is_virtual and not one.hidden)
+        self._needed = {one.id: one.name for one in written if not one.is_generated}
 
-    def binlog(self, event: RowEvent, start_ts: int) -> bytes:
-        """Return the binlog of a row. `start_ts`: see start_ts_of. Raises MessageError, which names table and
-        column."""
-        value = PrewriteValue(self._version)
+    def binlog(self, event: RowEvent, place: tuple[int, int] | None = None) -> tuple[int, bytes]:
+        """Return the start_ts and the binlog of a row. `place`: of a row without a key, number of the partition and
+        position in it, as a transaction may have equal ones. Raises MessageError, which names table and column."""
+        value, change = PrewriteValue(self._version), event.change
         try:
             new, old = self._values(event.new), self._values(event.old)
-            self._check_complete(old if event.change is Change.DELETE else new)
-            if event.change is Change.INSERT:
-                value.insert(self._table_id, self._inserts.encode(new, event.row_id))
-            elif event.change is Change.DELETE:
-                value.delete(self._table_id, encode_delete(self._info, old))
+            self._check_complete(old if change is Change.DELETE else new)
+            if change is Change.INSERT:
+                row = self._layout.insert(new, event.row_id)
+                value.insert(self._table_id, row)
+            elif change is Change.DELETE:
+                row = self._layout.delete(old)
+                value.delete(self._table_id, row)
             else:
-                value.update(self._table_id, encode_update(self._info, new | old, new))
+                row = self._layout.update(new | old, new)
+                value.update(self._table_id, row)
         except (ValueError, MessageError) as error:
-            where = f"the {event.change} of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
+            where = f"the {change} of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
             raise MessageError(f"{where}: {error}") from error
-        return encode_binlog(
-            tp=BinlogType.COMMIT,
+        digest = blake2b(row, digest_size=8, person=self._person)
+        if place is not None:
+            digest.update(b"%d %d" % place)
+        start_ts = _RANKS.get(change, 0) << _RANK_BITS | int.from_bytes(digest.digest(), "big") >> 64 - _RANK_BITS
+        binlog = binlog_pb2.Binlog(
+            tp=binlog_pb2.Commit,
             start_ts=start_ts,
             commit_ts=event.commit_ts,
             prewrite_key=b"",
             prewrite_value=value.serialize(),
+            ddl_job_id=0,
+            ddl_schema_state=0,
         )
+        return start_ts, binlog.SerializeToString()
 
     def _check_complete(self, values: Mapping[int, Datum]) -> None:
-        for column in self._needed:
-            if column.id not in values:
-                raise MessageError(
-                    f"column {column.name} is not in the message: column-selectors of the changefeed leave it "
-                    "out, or delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
-                )
+        if not self._needed.keys() <= values.keys():
+            name = next(name for column_id, name in self._needed.items() if column_id not in values)
+            raise MessageError(
+                f"column {name} is not in the message: column-selectors of the changefeed leave it out, or "
+                "delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
+            )
 
     def _values(self, image: Image | None) -> dict[int, Datum]:
         found: dict[int, Datum] = {}
@@ -110,14 +115,22 @@ class RowEncoder:
             if column is None:
                 raise MessageError(f"column {name} is not in the table as the DDL history has it at that commit_ts")
             try:
-                found[column.id] = self._datum(one.value, column)
+                found[column[0]] = column[1](one.value)
             except (ValueError, MessageError) as error:
                 raise MessageError(f"column {name}: {error}") from error
         return found
 
-    def _datum(self, value: object, column: ColumnInfo) -> Datum:
-        if self._zone is not None and column.type.tp is Tp.TIMESTAMP and isinstance(value, str):
-            value = to_utc(value, self._zone)
-        if column.type.tp is Tp.JSON and isinstance(value, str):
-            value = parse_json(value, minus_zero=-0.0)
-        return flatten(value, column.type)
+
+def _cast(kind: FieldType, zone: tzinfo | None) -> Callable[[object], Datum]:
+    """Return what makes datums of a column's values. Each raises ValueError."""
+    if kind.tp in INTEGER_BITS and not kind.is_unsigned:
+        high = 1 << INTEGER_BITS[kind.tp] - 1
+        low = -high
+        return lambda value: value if type(value) is int and low <= value < high else flatten(value, kind)
+    if kind.tp in STRINGS and kind.charset != "binary":
+        return lambda value: value.encode(errors="surrogateescape") if type(value) is str else flatten(value, kind)
+    if kind.tp is Tp.TIMESTAMP and zone is not None:
+        return lambda value: flatten(to_utc(value, zone) if isinstance(value, str) else value, kind)
+    if kind.tp is Tp.JSON:
+        return lambda value: flatten(parse_json(value, minus_zero=-0.0) if isinstance(value, str) else value, kind)
+    return lambda value: flatten(value, kind)

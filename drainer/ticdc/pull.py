@@ -14,7 +14,7 @@ from drainer.kafka_reading.repeats import Repeats, contents_of
 from drainer.protocol.claim_store import open_store
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent, key_of
+from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.json_read import Columns
 from drainer.protocol.large import claimed_row
 from drainer.protocol.simple.decoder import SimpleDecoder
@@ -22,7 +22,7 @@ from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
 from drainer.schema.filter import OWN_SCHEMA
-from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts, start_ts_of
+from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts
 from drainer.ticdc.tables import NamedTables, unpacked
 
 
@@ -151,20 +151,23 @@ class _Translation:
             yield event.commit_ts, start_ts, ddl_binlog(job_id, query, event.commit_ts, start_ts)
 
     def _row(self, event: RowEvent, place: tuple[int, int], done_ts: int) -> Iterator[_Binlog]:
-        is_keyed = key_of(event) is not None  # if one comes again, its binlog is the same
-        # Rows that are not wanted end a stretch of equal ones, too.
-        is_repeat = not is_keyed and self._repeats.is_repeat(event, contents_of(event))
-        if is_repeat or not self._is_wanted(event, done_ts):
-            return
-        row = self._whole(event) if event.handle_only else event
-        table = self._tables.at(row.schema, row.table, row.commit_ts)
+        table = self._tables.at(event.schema, event.table, event.commit_ts)
         if table is None:
-            raise MessageError(f"`{row.schema}`.`{row.table}` at commit_ts {row.commit_ts} is not in the DDL history")
+            if not self._is_wanted(event, done_ts):
+                return
+            raise MessageError(
+                f"`{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} is not in the DDL history"
+            )
         encoder = self._encoders.get(table[:2])
         if encoder is None:
             encoder = self._encoders[table[:2]] = RowEncoder(table, self._zone)
-        start_ts = start_ts_of(row, None if is_keyed else place)
-        yield row.commit_ts, start_ts, encoder.binlog(row, start_ts)
+        # A row with a key that comes again is the same binlog. Rows that are not wanted end a stretch of equal ones,
+        # too.
+        is_repeat = not encoder.is_keyed and self._repeats.is_repeat(event, contents_of(event))
+        if not is_repeat and self._is_wanted(event, done_ts):
+            row = self._whole(event) if event.handle_only else event
+            start_ts, binlog = encoder.binlog(row, None if encoder.is_keyed else place)
+            yield row.commit_ts, start_ts, binlog
 
     def _whole(self, event: RowEvent) -> RowEvent:
         if event.claim and self._store is not None:

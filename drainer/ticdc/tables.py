@@ -56,6 +56,8 @@ class NamedTables:
     def at(self, schema: str, table: str, commit_ts: int) -> NamedTable | None:
         """Return the table of a row. None: no table had this name."""
         changes = self.changes.get((schema.lower(), table.lower()), ())
+        if changes and commit_ts > changes[-1].after_ts:  # nearly always
+            return changes[-1].table
         at = bisect_left(changes, commit_ts, key=lambda change: change.after_ts)
         if not at:  # a row may commit before FinishedTS of the DDL that created its table
             return changes[0].table if changes else None

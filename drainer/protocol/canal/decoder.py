@@ -3,6 +3,7 @@ rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from drainer.protocol.canal.encoder import WATERMARK
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Event, ResolvedEvent, RowEvent, Value
-from drainer.protocol.json_read import Columns, Reader, image_of, parse
+from drainer.protocol.json_read import Columns, Reader, image_of, of_text, parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import ColumnFlag
 
@@ -55,8 +56,8 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     found, before = [], None
     for n, row in enumerate(data):
         if change is Change.UPDATE:
-            before = image_of(old[n], columns, _value, "mysqlType")
-        image = image_of(row, columns, _value, "mysqlType")
+            before = image_of(old[n], columns, _value_of, "mysqlType")
+        image = image_of(row, columns, _value_of, "mysqlType")
         found.append(
             RowEvent(
                 change,
@@ -95,7 +96,10 @@ def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> 
     return found if len(found) == len(types) else None
 
 
-def _value(row: Reader, name: str, type_name: str) -> Value:
-    if row.document[name] is None:
-        return None
-    return row.typed(name, type_name, lambda text: text.encode("iso-8859-1"))
+def _binary(text: str) -> bytes:
+    return text.encode("iso-8859-1")
+
+
+@lru_cache(1024)
+def _value_of(type_name: str) -> Callable[[str], Value]:
+    return of_text(type_name, _binary)

@@ -119,19 +119,19 @@ def _value(row: Reader, name: str, field: Field | None) -> Value:
         return int(found)
     if not isinstance(found, int | str) and not (isinstance(found, float) and isfinite(found)):
         row.wrong(name, "a number, a string or a boolean")
-    if field is None or isinstance(found, float):
+    if field is None:
         return found
     try:
-        return _whole(found, field) if isinstance(found, int) else _text(found, field)
+        return _text(found, field) if isinstance(found, str) else _number(found, field)
     except (ValueError, OverflowError, DecodeError):
         row.wrong(name, f"a value of type {field.semantic or field.type}")
 
 
-def _whole(value: int, field: Field) -> Value:
-    if field.type in ("string", "bytes", "boolean"):
-        raise ValueError(value)
+def _number(value: float, field: Field) -> Value:
     if field.type in ("float", "double"):
         return float(value)
+    if isinstance(value, float) or field.type in ("string", "bytes", "boolean"):
+        raise ValueError(value)
     match field.semantic:
         case "io.debezium.time.Date":
             return (_EPOCH + timedelta(days=value)).date().isoformat()

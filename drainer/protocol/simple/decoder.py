@@ -4,8 +4,9 @@ types."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 from drainer.protocol.compression import decompress
 from drainer.protocol.errors import MessageError
@@ -19,7 +20,7 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
-from drainer.protocol.json_read import UINT64_MAX, Columns, Reader, image_of, parse
+from drainer.protocol.json_read import UINT64_MAX, Columns, Reader, image_of, of_text, parse
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_schema import DDL_KINDS, read_document
@@ -126,7 +127,7 @@ class SimpleDecoder:
         )
 
     def _image(self, row: Reader, columns: Columns) -> Image:
-        return image_of(row, columns, _native_value if self._is_avro else _value, "the table's schema")
+        return image_of(row, columns, _native_value_of if self._is_avro else _value_of, "the table's schema")
 
 
 def _schema_of(schema: Reader) -> tuple[_Version, Columns]:
@@ -148,23 +149,35 @@ def _key_of(schema: Reader) -> list[object]:
     return names if isinstance(names, list) else []
 
 
-def _value(row: Reader, name: str, mysql_type: str) -> Value:
-    if row.document[name] is None:
-        return None
-    if mysql_type == "timestamp":
-        return row.needed(name).text("value")
-    return row.typed(name, mysql_type, lambda text: base64.b64decode(text, validate=True))
+def _binary(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
 
 
-def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
+def _timestamp(value: Mapping[str, object]) -> str:
+    text = value.get("value")
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+@lru_cache(1024)
+def _value_of(mysql_type: str) -> Callable[[Any], Value]:
+    return _timestamp if mysql_type == "timestamp" else of_text(mysql_type, _binary)
+
+
+@lru_cache(1024)
+def _native_value_of(mysql_type: str) -> Callable[[Any], Value]:
+    return partial(_native_value, mysql_type)
+
+
+def _native_value(mysql_type: str, value: object) -> Value:
     """Convert a value of Avro. A TIMESTAMP is a record. So is a BIGINT UNSIGNED, whose number is negative above
     2^63-1."""
-    value = row.document[name]
     if isinstance(value, dict):
         inner = value.get("value")
         return inner & UINT64_MAX if isinstance(inner, int) else str(inner)
-    if not isinstance(value, int | float | str | bytes | None):
-        row.wrong(name, f"a value of type {mysql_type}")
+    if not isinstance(value, int | float | str | bytes):
+        raise TypeError
     if isinstance(value, int) and value < 0 and mysql_type in ("bit", "set"):
         return value & UINT64_MAX
     return float(single_digits(value)) if isinstance(value, float) and mysql_type == "float" else value

@@ -104,12 +104,12 @@ def encode_value(value: Datum) -> bytes:
     """Encode in value form. Raises ValueError if a number does not fit its kind, TypeError if it is not a datum."""
     if value is None:
         return b"\x00"
-    if isinstance(value, Uint):
-        return b"\x09" + encode_uvarint(value)
-    if isinstance(value, int) and not isinstance(value, Duration):
+    if type(value) is int:
         return b"\x08" + encode_varint(value)
-    if isinstance(value, bytes) and not isinstance(value, BinaryJSON):
+    if type(value) is bytes:
         return b"\x02" + encode_compact_bytes(value)
+    if type(value) is Uint:
+        return b"\x09" + encode_uvarint(value)
     return _encode_either_form(value)
 
 

@@ -22,7 +22,7 @@ from .types import INTEGERS, STRINGS, FieldType, Tp
 from .unflatten import to_float32
 from .varint import UINT64_MAX
 
-_BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
+INTEGER_BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 _YEARS = range(1901, 2156)
 _DIGITS = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
 
@@ -56,7 +56,7 @@ def _rounded(value: object, kind: FieldType) -> int:
 
 def _cast_int(value: object, kind: FieldType) -> Datum:
     number = _rounded(value, kind)
-    bits = _BITS[kind.tp]
+    bits = INTEGER_BITS[kind.tp]
     if kind.is_unsigned:
         if not 0 <= number < 1 << bits:
             raise _unfit(value, kind)

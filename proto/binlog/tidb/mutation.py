@@ -19,8 +19,6 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from binlog.errors import DecodeError
 
-from .varint import UINT64_MAX, encode_uvarint
-
 INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them for each row
 
 
@@ -85,7 +83,7 @@ def _message_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("binlog.tidb.Prewrite"))
 
 
-_from_bytes = _message_class().FromString
+_Prewrite = _message_class()
 
 
 def parse_prewrite(prewrite_value: bytes) -> Prewrite:
@@ -93,7 +91,7 @@ def parse_prewrite(prewrite_value: bytes) -> Prewrite:
     does not match the rows.
     """
     try:
-        message = _from_bytes(prewrite_value)
+        message = _Prewrite.FromString(prewrite_value)
     except ProtobufError as err:
         raise DecodeError("PrewriteValue", offset=0, detail=str(err)) from None
     mutations: list[Mutation] = []
@@ -118,58 +116,47 @@ def _check(mutation: Mutation) -> None:
     raise DecodeError(f"mutations of table {table_id}", offset=0, detail=detail)
 
 
-# Protobuf tags: field number << 3 | wire type.
-_TAG_MUTATION, _TAG_INSERTED, _TAG_UPDATED, _TAG_DELETED, _TAG_SEQUENCE = 0x12, 0x12, 0x1A, 0x32, 0x38
-
-
 class PrewriteValue:
     """Collects the rows of one transaction and serializes them as Go does (W-01): every scalar is written, `sequence`
     is not packed, and there is one TableMutation per table, in the order of first use.
     """
 
-    __slots__ = ("_tables", "schema_version")
+    __slots__ = ("_message", "_tables")
 
     def __init__(self, schema_version: int) -> None:
-        self.schema_version = schema_version
-        self._tables: dict[int, tuple[list[bytes], list[bytes], list[bytes], list[int]]] = {}
+        self._message = _Prewrite(schema_version=schema_version)
+        self._tables: dict[int, Any] = {}
 
-    def _table(self, table_id: int) -> tuple[list[bytes], list[bytes], list[bytes], list[int]]:
-        return self._tables.setdefault(table_id, ([], [], [], []))
+    @property
+    def schema_version(self) -> int:
+        return int(self._message.schema_version)
+
+    @schema_version.setter
+    def schema_version(self, version: int) -> None:
+        self._message.schema_version = version
+
+    def _add(self, table_id: int, kind: int) -> Any:
+        found = self._tables.get(table_id)
+        if found is None:
+            found = self._tables[table_id] = self._message.tables.add(table_id=table_id)
+        found.sequence.append(kind)
+        return found
 
     def insert(self, table_id: int, row: bytes) -> None:
         """Add an inserted row, made by `row.encode_insert`."""
-        inserted, _, _, sequence = self._table(table_id)
-        inserted.append(row)
-        sequence.append(INSERT)
+        self._add(table_id, INSERT).inserted.append(row)
 
     def update(self, table_id: int, row: bytes) -> None:
         """Add an updated row, made by `row.encode_update`."""
-        _, updated, _, sequence = self._table(table_id)
-        updated.append(row)
-        sequence.append(UPDATE)
+        self._add(table_id, UPDATE).updated.append(row)
 
     def delete(self, table_id: int, row: bytes) -> None:
         """Add a deleted row, made by `row.encode_delete`."""
-        _, _, deleted, sequence = self._table(table_id)
-        deleted.append(row)
-        sequence.append(DELETE)
+        self._add(table_id, DELETE).deleted.append(row)
 
     def __len__(self) -> int:
         """Return the number of rows added so far."""
-        return sum(len(table[3]) for table in self._tables.values())
+        return sum(len(table.sequence) for table in self._tables.values())
 
     def serialize(self) -> bytes:
-        out = bytearray(b"\x08" + encode_uvarint(self.schema_version & UINT64_MAX))
-        for table_id, (inserted, updated, deleted, sequence) in self._tables.items():
-            body = bytearray(b"\x08" + encode_uvarint(table_id & UINT64_MAX))
-            for tag, rows in ((_TAG_INSERTED, inserted), (_TAG_UPDATED, updated), (_TAG_DELETED, deleted)):
-                for row in rows:
-                    body.append(tag)
-                    body += encode_uvarint(len(row))
-                    body += row
-            for kind in sequence:
-                body += bytes((_TAG_SEQUENCE, kind))
-            out.append(_TAG_MUTATION)
-            out += encode_uvarint(len(body))
-            out += body
-        return bytes(out)
+        return bytes(self._message.SerializeToString())

@@ -7,7 +7,7 @@ Rows map column ids to flattened datums (for their meaning see `unflatten`); id 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from binlog.errors import DecodeError
@@ -161,13 +161,6 @@ def decode_delete(table: TableInfo, buf: bytes) -> Row:
     return decode_typed_row(table, buf)
 
 
-def encode_row(values: Values) -> bytes:
-    """Encode a ROW in the order of the mapping."""
-    if not values:
-        return _EMPTY
-    return b"".join(b"\x08" + encode_varint(column_id) + encode_value(value) for column_id, value in values.items())
-
-
 def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bool:
     """Return whether the row must contain this clustered column, because the handle contains a collation's sort key
     instead.
@@ -209,34 +202,67 @@ def sort_key(text: bytes, collate: str) -> bytes:
     return text if collate == "utf8mb4_0900_bin" else trimmed
 
 
-class InsertLayout:
-    """What of an insert's encoding depends on the table alone."""
+_Named: TypeAlias = "tuple[int, bytes]"  # a column's id, and what is before its value in a row
+
+
+def _named(column_id: int) -> _Named:
+    return column_id, b"\x08" + encode_varint(column_id)
+
+
+def _joined(columns: Sequence[_Named], values: Values) -> bytes:
+    return b"".join([name + encode_value(values.get(column_id)) for column_id, name in columns])
+
+
+def encode_row(values: Values) -> bytes:
+    """Encode a ROW in the order of the mapping."""
+    return _joined([_named(column_id) for column_id in values], values) or _EMPTY
+
+
+class RowLayout:
+    """Encodes the rows of one table from flattened values by column id; a column without one is NULL."""
 
     def __init__(self, table: TableInfo, *, new_collation: bool = True) -> None:
         self._table, self._new_collation = table, new_collation
         self._parts = handle_columns(table)
         in_handle = {column.id: length for column, length in self._parts}
-        self._columns: list[tuple[int, bool]] = []  # id, and whether NULL is left out
-        for column in table.columns:
+        self._inserted: list[_Named] = []
+        left_out: set[int] = set()  # if they are NULL
+        stored = [column for column in table.columns if column.is_writable and not column.is_virtual]
+        for column in stored:
             is_key = table.pk_is_handle and column.is_primary
             is_complete = in_handle.get(column.id) == UNSPECIFIED
             restored = is_complete and needs_restored_data(column, new_collation=new_collation)
-            if column.is_writable and not column.is_virtual and not is_key and (restored or not is_complete):
+            if not is_key and (restored or not is_complete):
                 defaults = (column.default, column.origin_default, column.default_bit)
-                self._columns.append((column.id, all(one is None for one in defaults)))
+                self._inserted.append(_named(column.id))
+                left_out |= {column.id} if all(one is None for one in defaults) else set()
+        self._left_out = frozenset(left_out)
+        self._updated = [_named(column.id) for column in stored]
+        self._deleted = [_named(column.id) for column in table.columns]
+        self._rowid = [] if table.pk_is_handle or table.is_common_handle else [_named(ROWID)]
 
-    def encode(self, values: Values, rowid: int | None = None) -> bytes:
-        """Return HANDLE ‖ ROW of flattened `values` by column id. Raises as `encode_insert`."""
-        row: Row = {}
-        for column_id, is_left_out in self._columns:
-            value = values.get(column_id)
-            if value is not None or not is_left_out:
-                row[column_id] = value
+    def insert(self, values: Values, rowid: int | None = None) -> bytes:
+        """Return HANDLE ‖ ROW. Raises as `encode_insert`."""
+        left_out = self._left_out
+        columns = [one for one in self._inserted if one[0] not in left_out or values.get(one[0]) is not None]
+        row = _joined(columns, values) or _EMPTY
         if self._parts:
             new = self._new_collation
             encoded = [encode_handle_value(c, n, values.get(c.id), new_collation=new) for c, n in self._parts]
-            return b"".join(encoded) + encode_row(row)
-        return encode_value(_int_handle(self._table, values, rowid)) + encode_row(row)
+            return b"".join(encoded) + row
+        return encode_value(_int_handle(self._table, values, rowid)) + row
+
+    def update(self, old: Values, new: Values) -> bytes:
+        """Return ROW(old) ‖ ROW(new): every writable non-virtual column, then the rowid if there is one."""
+        return self._image(self._updated, old) + self._image(self._updated, new)
+
+    def delete(self, old: Values) -> bytes:
+        """Return ROW(old): every column in any state, then the rowid if there is one."""
+        return self._image(self._deleted, old)
+
+    def _image(self, columns: Sequence[_Named], values: Values) -> bytes:
+        rowid = self._rowid if values.get(ROWID) is not None else ()
+        return _joined([*columns, *rowid], values) or _EMPTY
 
 
 def encode_insert(table: TableInfo, values: Values, *, rowid: int | None = None, new_collation: bool = True) -> bytes:
@@ -245,7 +271,7 @@ def encode_insert(table: TableInfo, values: Values, *, rowid: int | None = None,
     `rowid` (or values[-1]) is the handle of a table without a clustered key. A column absent from `values` is NULL.
     Raises ValueError if the handle is missing or not an integer.
     """
-    return InsertLayout(table, new_collation=new_collation).encode(values, rowid)
+    return RowLayout(table, new_collation=new_collation).insert(values, rowid)
 
 
 def _int_handle(table: TableInfo, values: Values, rowid: int | None) -> int:
@@ -258,21 +284,11 @@ def _int_handle(table: TableInfo, values: Values, rowid: int | None) -> int:
     return number - (1 << 64) if number >= 1 << 63 else int(number)
 
 
-def _image(table: TableInfo, values: Values, columns: list[ColumnInfo]) -> Row:
-    row: Row = {column.id: values.get(column.id) for column in columns}
-    if not table.pk_is_handle and not table.is_common_handle and values.get(ROWID) is not None:
-        row[ROWID] = values[ROWID]
-    return row
-
-
 def encode_update(table: TableInfo, old: Values, new: Values) -> bytes:
-    """Encode ROW(old) ‖ ROW(new): every writable non-virtual column, including NULLs, then the rowid if there
-    is one.
-    """
-    columns = [c for c in table.columns if c.is_writable and not c.is_virtual]
-    return encode_row(_image(table, old, columns)) + encode_row(_image(table, new, columns))
+    """See RowLayout.update."""
+    return RowLayout(table).update(old, new)
 
 
 def encode_delete(table: TableInfo, old: Values) -> bytes:
-    """Encode ROW(old): every column in any state, including NULLs, then the rowid if there is one."""
-    return encode_row(_image(table, old, list(table.columns)))
+    """See RowLayout.delete."""
+    return RowLayout(table).delete(old)

@@ -217,12 +217,12 @@ def typed(row: RowEvent, there: TableThere, zone: tzinfo | None) -> RowEvent:
     TIMESTAMPs (those of the destination if upstream's types are not known), None: UTC. Raises MessageError."""
     if row.change is Change.DELETE or row.new is None:
         old = {**(row.new or {}), **(row.old or row.key or {})}
-        return replace(row, change=Change.DELETE, old=_image(old, there, zone), new=None)
+        return row._replace(change=Change.DELETE, old=_image(old, there, zone), new=None)
     new = _image(row.new, there, zone)
     if row.old is None:
-        return replace(row, change=Change.INSERT, new=new)
+        return row._replace(change=Change.INSERT, new=new)
     old = {name: row.old.get(name, cell) for name, cell in row.new.items()}
-    return replace(row, change=Change.UPDATE, old=_image(old, there, zone), new=new)
+    return row._replace(change=Change.UPDATE, old=_image(old, there, zone), new=new)
 
 
 def _image(image: Image, there: TableThere, zone: tzinfo | None) -> Image:

@@ -313,7 +313,7 @@ def test_the_schema_of_positions_is_left_out(schema: str) -> None:
     """TiCDC sends upstream's own. Its DROP DATABASE would remove our position."""
     core = ConsumerCore([P0])
     theirs = [
-        replace(row_event(1, 5), schema=schema),
+        row_event(1, 5)._replace(schema=schema),
         replace(ddl_event(6, "DROP DATABASE tidb_binlog"), schema=schema),
     ]
     core.add(P0, 0, [*theirs, row_event(2, 7), ResolvedEvent(9)])
@@ -360,7 +360,7 @@ def test_consumer_keeps_order_of_changes_of_one_row_in_transaction(
 ) -> None:
     changes = of_service(*values)
     if not has_key:
-        changes = [replace(one, old=without_flags(one.old), new=without_flags(one.new)) for one in changes]
+        changes = [one._replace(old=without_flags(one.old), new=without_flags(one.new)) for one in changes]
     core = ConsumerCore([P0])
     core.add(P0, 0, [*changes, ResolvedEvent(5)])
     assert [part.rows for part in parts_of(core)] == [tuple(changes)]
@@ -552,7 +552,7 @@ def test_handle_only_row_without_resolver_raises_consume_error() -> None:
     with pytest.raises(ConsumeError, match=f"{words}in no message; --skip-handle-only"):
         core.add(P0, 3, [row])
     with pytest.raises(ConsumeError, match=f"{words}at claim/7; claim-check-storage-uri"):
-        core.add(P0, 3, [replace(row, claim="claim/7")])
+        core.add(P0, 3, [row._replace(claim="claim/7")])
 
 
 def test_handle_only_row_is_resolved_once_unless_already_applied() -> None:

@@ -201,11 +201,11 @@ def test_claim_check_location_is_resolved_by_its_object_name() -> None:
     """And a location that names none is refused: the store is the reader's own."""
     store = MemoryStore()
     _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store)
-    moved = replace(event, claim=event.claim.replace("file:///claims", "s3://elsewhere/x"))
+    moved = event._replace(claim=event.claim.replace("file:///claims", "s3://elsewhere/x"))
     assert notes([claimed_row(moved, OpenDecoder(CLAIMS), store)]) == ["b" * 500]
     for claim in ("file:///claims/", "..", "x/..", "a/\0"):
         with pytest.raises(MessageError, match="does not name an object"):
-            claimed_row(replace(event, claim=claim), OpenDecoder(CLAIMS), store)
+            claimed_row(event._replace(claim=claim), OpenDecoder(CLAIMS), store)
 
 
 def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
@@ -215,7 +215,7 @@ def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
     with pytest.raises(
         MessageError, match=r"holds a row of `shop`.`orders` at commit_ts 7, and the message that names it"
     ):
-        claimed_row(replace(event, commit_ts=8), OpenDecoder(CLAIMS), store)
+        claimed_row(event._replace(commit_ts=8), OpenDecoder(CLAIMS), store)
     for content, why in (
         (b"", "no JSON at character 0"),
         (b"{}", "no member 'value', a string is expected"),

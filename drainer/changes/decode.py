@@ -132,10 +132,7 @@ class ColumnDecoder:
     def decode_group(self, codec: Codec, group: Rows, *, whole: bool = True) -> Iterator[Changes]:
         """Decode the rows of one codec, by kind; the event filter's kinds are left out. Without `whole`, of old images
         only the key's columns are decoded."""
-        every = tuple(range(len(codec.layout.targets)))
-        key = codec.layout.key.columns
-        chosen_by = codec.rules.columns if codec.rules is not None else frozenset()
-        wanted_old = every if whole or not key else tuple(sorted({*key, *chosen_by}))
+        wanted_old = wanted_of_old(codec, whole=whole)
         for kind in Kind:
             if kind in codec.ignored_kinds:
                 continue
@@ -164,6 +161,14 @@ class ColumnDecoder:
             # keeps the codec alive, so that its id is not reused
             found = self._readers[id(codec)] = codec, RowReader.of(codec.layout)
         return found[1]
+
+
+def wanted_of_old(codec: Codec, *, whole: bool) -> tuple[int, ...]:
+    """Return the columns of old images that are decoded (ColumnDecoder.decode)."""
+    key = codec.layout.key.columns
+    if whole or not key:
+        return tuple(range(len(codec.layout.targets)))
+    return tuple(sorted({*key, *(codec.rules.columns if codec.rules is not None else ())}))
 
 
 def by_rules(changes: Changes) -> Iterator[Changes]:

@@ -18,7 +18,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import KeyChange, Kind, Literals, SegmentWork, TableShape
 from drainer.changes import collector_paused
-from drainer.changes.decode import ColumnDecoder
+from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.events import KeyEventCollector, events_of
 from drainer.changes.groups import KeysOfTables, LinkCollector
 from drainer.changes.net import KeyEvents, States, fold
@@ -154,6 +154,17 @@ class SegmentCutter(PayloadCollector):
             with self._decoder.first_error(payloads):
                 self._fold.add(earlier, payloads)
 
+    @property
+    def for_changes(self) -> ColumnDecoder | None:
+        """The decoder whose codecs the changes of `add_changes` must have; None if binlogs are needed, because the
+        bounds of transactions or their marks are looked at."""
+        return self._decoder.columns if self._decoder.keys is None and self._decoder.view.marks is None else None
+
+    def add_changes(self, changes: Sequence[Changes], size: int) -> None:
+        """Add decoded rows of a source that has no binlogs; `size`: in bytes. Raises DecodeError, SchemaError or
+        ArrowException, and then has added nothing."""
+        self._fold.add_changes(changes, size)
+
     def cut(self, slots: int) -> dict[int, bytes]:
         """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `SegmentBuilder.finish`."""
         for payloads in _shares(self._payloads):
@@ -186,12 +197,19 @@ class _Fold(FoldedPart):
             _log.warning("columnar decoding failed for these rows: they are decoded row by row", why=str(error))
             part = _Share(self._decoder)
             states = part.fold(rows, np.zeros(len(rows), np.bool_))
+        self._keep(part, states, scanned.source_bytes)
+
+    def add_changes(self, changes: Sequence[Changes], size: int) -> None:
+        part = _Share(self._decoder)
+        self._keep(part, part.fold_changes(changes), size)
+
+    def _keep(self, part: _Share, states: States, size: int) -> None:
         self._decoder.rows.check_verified()
         self.states.append(states)
         self.shapes |= part.shapes
         self.ordered |= part.ordered
         self.change_count += part.change_count
-        self.source_bytes += scanned.source_bytes
+        self.source_bytes += size
         if part.links is not None:
             self.common |= part.links.common
             self.links.append(part.links.links())
@@ -222,6 +240,16 @@ class _Share:
                 self.links.add_events(events)
             return fold(events)
 
+    def fold_changes(self, changes: Sequence[Changes]) -> States:
+        """Fold rows of tables that fold."""
+        with collector_paused():
+            return fold([event for one in changes for event in self._events(one)])
+
+    def _events(self, changes: Changes) -> list[KeyEvents]:
+        self.shapes.setdefault(changes.shape.table_id, changes.shape)
+        self.change_count += len(changes)
+        return events_of(changes, self._decoder.format)
+
     def _columns(self, rows: Rows) -> list[KeyEvents]:
         decoder = self._decoder.columns
         found = []
@@ -231,11 +259,9 @@ class _Share:
                 if codec is not None or decoder.decoder.has_relocated_rows:
                     self._one_by_one(group)
                 continue
-            self.shapes.setdefault(codec.shape.table_id, codec.shape)
             unique = self.links is not None and bool(self.links.keys_of(codec).unique)
             for changes in decoder.decode_group(codec, group, whole=unique):
-                self.change_count += len(changes)
-                found += events_of(changes, self._decoder.format)
+                found += self._events(changes)
                 if self.links is not None:
                     self.links.add_changes(changes)
         return found

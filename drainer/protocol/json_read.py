@@ -38,6 +38,12 @@ def double(text: str) -> float:
     return value
 
 
+def loads(data: bytes) -> Any:
+    """Parse JSON. Raises orjson.JSONDecodeError, which is a ValueError."""
+    found = orjson.loads(data)
+    return json.loads(data, parse_int=_whole) if _MINUS_ZERO.search(data) else found
+
+
 def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
     """Parse a message that is one JSON object. `what`: the message's name in errors; `how`: its compression. Raises
     MessageError."""
@@ -45,9 +51,7 @@ def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
         raise MessageError(f"{what}: no value")
     value = decompress(value, how)
     try:
-        document = orjson.loads(value)
-        if _MINUS_ZERO.search(value):
-            document = json.loads(value, parse_int=_whole)
+        document = loads(value)
     except orjson.JSONDecodeError as error:
         raise MessageError(f"{what}: no JSON at character {error.pos}: {error.msg}") from None
     if not isinstance(document, dict):

@@ -18,8 +18,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -39,14 +38,16 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 PIECES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedBinlog:
-    """One binlog of the stream; `size` in bytes, `schema_version` 0 for a DDL."""
+class ReceivedBinlog(NamedTuple):
+    """One binlog of the stream; `size` in bytes, `schema_version` 0 for a DDL. Of a row or DDL of a topic, `offset` is
+    that of its message, and `resolved_ts` the ts up to which its partition was resolved before the message."""
 
     commit_ts: int
     size: int
     ddl: bool
     schema_version: int
+    offset: int = 0
+    resolved_ts: int = 0
 
 
 def cut(

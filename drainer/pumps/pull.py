@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -53,6 +53,19 @@ def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Ite
             yield binlogs, counted
             counted = Counted()
     joiner.end()
+
+
+def folded(
+    part: PumpRange, builder: object, add: Callable[[list[bytes], int], None], *, cluster_id: int, security: Security
+) -> Iterator[Counted]:
+    """Add the binlogs of a range with `add` (binlogs, their bytes), or in the way of its source, to the `builder` of a
+    task's part (ReadOrder.builder). Yield their number. Raises as `pull_binlogs`."""
+    if part.topic is not None and not isinstance(part.topic, Topic):
+        yield from part.topic.fold(builder, add, part.after_ts, part.until_ts)
+        return
+    for binlogs, counted in pull_binlogs(part, cluster_id=cluster_id, security=security):
+        add(binlogs, counted.size or 0)
+        yield counted
 
 
 class _Received(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from binlog.errors import BinlogError
 from binlog.pb.pump_ext_pb2 import PendingPrewrite
@@ -84,6 +84,13 @@ class OtherSource(Protocol):
 
     def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
         """Yield serialized PullRangeResp with every binlog in (after_ts, until_ts], ascending. Raises BinlogError."""
+        ...
+
+    def fold(
+        self, builder: Any, add: Callable[[list[bytes], int], None], after_ts: int, until_ts: int
+    ) -> Iterator[Counted]:
+        """Add the same to the `builder` of a task's part (ReadOrder.builder), with `add` (binlogs, their bytes) or in
+        another way. Yield their number. Raises BinlogError."""
         ...
 
 

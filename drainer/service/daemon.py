@@ -398,7 +398,8 @@ def _pumps(
         if schema is not None:
             schema.is_left_out = history.lacks
         address = source_address(section.uri, section.client)
-        partitions = Partitions(address, section.topics, history, silence_max_s=silence_max_s)
+        to_end = config.until_now
+        partitions = Partitions(address, section.topics, history, silence_max_s=silence_max_s, to_end=to_end)
         return PumpSet(partitions, partitions.dial, membership=membership)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)

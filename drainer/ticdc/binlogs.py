@@ -23,20 +23,21 @@ from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import RowLayout
 from binlog.tidb.types import STRINGS, FieldType, SchemaState, Tp
 
+from drainer.changes import scan
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, Image, RowEvent
 from drainer.protocol.table import handle_index
 from drainer.sink.replay import to_utc
 from drainer.ticdc.tables import NamedTable
 
-_RANK_BITS: Final = 60
-_RANKS: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
+RANK_BITS: Final = int(scan.RANK_BITS)
+RANKS: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
 _DDL_RANK: Final = 3
 
 
 def ddl_start_ts(job_id: int) -> int:
     """Return what stands for the start_ts of a DDL, which runs after the rows of its commit_ts."""
-    return _DDL_RANK << _RANK_BITS | job_id
+    return _DDL_RANK << RANK_BITS | job_id
 
 
 def ddl_binlog(job_id: int, query: str, commit_ts: int, start_ts: int) -> bytes:
@@ -52,8 +53,9 @@ def ddl_binlog(job_id: int, query: str, commit_ts: int, start_ts: int) -> bytes:
 
 
 class RowEncoder:
-    """Encodes the rows of one table. `zone`: of TIMESTAMPs in messages. `is_keyed`: whether a key tells its rows
-    apart."""
+    """Encodes the rows of one table. `zone`: of TIMESTAMPs in messages. `is_keyed`: whether a key tells its rows apart;
+    `columns`: id of each column, and what makes datums of its values, by its name in lower case; `needed`: id and name
+    of those that every message has."""
 
     def __init__(self, table: NamedTable, zone: tzinfo) -> None:
         self._table_id, self._version, info = table
@@ -61,10 +63,10 @@ class RowEncoder:
         self.is_keyed = handle_index(info) is not None
         self._layout = RowLayout(info)
         zone_of = None if str(zone) == "UTC" else zone
-        self._columns = {column.name.lower(): (column.id, _cast(column.type, zone_of)) for column in info.columns}
+        self.columns = {column.name.lower(): (column.id, _cast(column.type, zone_of)) for column in info.columns}
         # TiCDC leaves out columns that no INSERT may name.
         written = (one for one in info.public_columns if not one.is_virtual and not one.hidden)
-        self._needed = {one.id: one.name for one in written if not one.is_generated}
+        self.needed = {one.id: one.name for one in written if not one.is_generated}
 
     def binlog(self, event: RowEvent, place: tuple[int, int] | None = None) -> tuple[int, bytes]:
         """Return the start_ts and the binlog of a row. `place`: of a row without a key, number of the partition and
@@ -88,7 +90,7 @@ class RowEncoder:
         digest = blake2b(row, digest_size=8, person=self._person)
         if place is not None:
             digest.update(b"%d %d" % place)
-        start_ts = _RANKS.get(change, 0) << _RANK_BITS | int.from_bytes(digest.digest(), "big") >> 64 - _RANK_BITS
+        start_ts = RANKS.get(change, 0) << RANK_BITS | int.from_bytes(digest.digest(), "big") >> 64 - RANK_BITS
         binlog = binlog_pb2.Binlog(
             tp=binlog_pb2.Commit,
             start_ts=start_ts,
@@ -101,8 +103,8 @@ class RowEncoder:
         return start_ts, binlog.SerializeToString()
 
     def _check_complete(self, values: Mapping[int, Datum]) -> None:
-        if not self._needed.keys() <= values.keys():
-            name = next(name for column_id, name in self._needed.items() if column_id not in values)
+        if not self.needed.keys() <= values.keys():
+            name = next(name for column_id, name in self.needed.items() if column_id not in values)
             raise MessageError(
                 f"column {name} is not in the message: column-selectors of the changefeed leave it out, or "
                 "delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
@@ -111,7 +113,7 @@ class RowEncoder:
     def _values(self, image: Image | None) -> dict[int, Datum]:
         found: dict[int, Datum] = {}
         for name, one in (image or {}).items():
-            column = self._columns.get(name.lower())
+            column = self.columns.get(name.lower())
             if column is None:
                 raise MessageError(f"column {name} is not in the table as the DDL history has it at that commit_ts")
             try:

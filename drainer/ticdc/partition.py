@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, cast
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
@@ -140,39 +139,30 @@ def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage(ReceivedBinlog):
-    """One row or DDL of a message. `offset`: of the message; `resolved_ts`: the ts up to which the partition was
-    resolved before the message."""
-
-    offset: int
-    resolved_ts: int
-
-
 class PartitionIndex:
     """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
 
     def __init__(self, after_ts: int, version_of: Callable[[str, str, int], int] = lambda *_: 0) -> None:
         """`version_of`: returns the schema version of a row."""
         self._version_of = version_of
-        self._waiting: list[ReceivedMessage] = []
+        self._waiting: list[ReceivedBinlog] = []
         self.resolved_ts = after_ts
 
-    def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedMessage]:
+    def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedBinlog]:
         """Add a message; return what has become final, by commit_ts."""
-        found: list[ReceivedMessage] = []
+        found: list[ReceivedBinlog] = []
         for head in heads:
             if isinstance(head, ResolvedEvent):
                 found += self._resolved(head.commit_ts - 1)
             elif isinstance(head, DdlEvent):
                 if head.commit_ts > self.resolved_ts and is_placed(head):
-                    self._waiting.append(ReceivedMessage(head.commit_ts, size, True, 0, offset, self.resolved_ts))
+                    self._waiting.append(ReceivedBinlog(head.commit_ts, size, True, 0, offset, self.resolved_ts))
             elif head.commit_ts > self.resolved_ts:
                 version, each = self._version_of(head.schema, head.table, head.commit_ts), size // len(heads)
-                self._waiting.append(ReceivedMessage(head.commit_ts, each, False, version, offset, self.resolved_ts))
+                self._waiting.append(ReceivedBinlog(head.commit_ts, each, False, version, offset, self.resolved_ts))
         return found
 
-    def _resolved(self, ts: int) -> list[ReceivedMessage]:
+    def _resolved(self, ts: int) -> list[ReceivedBinlog]:
         if ts <= self.resolved_ts:
             return []
         self.resolved_ts = ts
@@ -192,7 +182,8 @@ def reader_of(address: KafkaAddress, partition: KafkaPartition) -> TopicReader:
 
 
 class PartitionPump(FollowedPump):
-    """A partition that is followed. `partition`: its topic and number."""
+    """A partition that is followed. `partition`: its topic and number; `to_end`: it counts when the end that it had at
+    the start has been read."""
 
     def __init__(
         self,
@@ -202,11 +193,12 @@ class PartitionPump(FollowedPump):
         *,
         open_reader: Callable[[KafkaAddress, KafkaPartition], TopicReader] = reader_of,
         silence_max_s: float = SILENCE_MAX_S,
+        to_end: bool = True,
     ) -> None:
         name, host = str(partition), address.client.get("bootstrap.servers", "")
         super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
         self._partition, self._address, self._history = partition, address, history
-        self._open_reader = open_reader
+        self._open_reader, self._to_end = open_reader, to_end
         self._heads: Heads = heads_of(address.options)
         self._received_s = 0.0
 
@@ -223,7 +215,7 @@ class PartitionPump(FollowedPump):
                 "the changefeed is paused or failed, or the brokers do not answer here"
             )
         # All that is final, because a range may end above `end_ts`: that of a large row, or of a batch that is resumed.
-        due = cast("deque[ReceivedMessage]", self._binlogs)
+        due = self._binlogs
         begin, end = min((one.offset for one in due), default=0), max((one.offset + 1 for one in due), default=0)
         # The first message need not have the least one: after an error the partition was read again from a later ts.
         resolved_ts = min((one.resolved_ts for one in due), default=0)
@@ -245,15 +237,18 @@ class PartitionPump(FollowedPump):
         reading.set_result([])
         try:
             reader, index, end = await asyncio.shield(opening)
-            is_at_end = False
+            counts = False
             self._received_s = time.monotonic()
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 reading = asyncio.ensure_future(asyncio.to_thread(self._next, reader))
                 for record, heads in await asyncio.shield(reading):
-                    await self._add_message(index, record, heads)
-                    is_at_end = is_at_end or record.offset + 1 >= end
-                # Before the end that it had is seen, its resolved ts would be an end for until-now.
-                if is_at_end or reader.at_end() or len(self._binlogs) >= self._backlog_max:
+                    for head in heads:
+                        if isinstance(head, DdlEvent) and is_placed(head):
+                            await self._history.place(head)
+                    self._add_message(index, record, heads)
+                    # Before the end that it had is seen, its resolved ts would be an end for until-now.
+                    counts = counts or not self._to_end or record.offset + 1 >= end
+                if counts or reader.at_end() or len(self._binlogs) >= self._backlog_max:
                     self._error = None
                     self._outage.over(pump=self._node_id)
         finally:
@@ -292,11 +287,8 @@ class PartitionPump(FollowedPump):
                 raise MessageError(f"{record.topic_partition} offset {record.offset}: {error}") from error
         return found
 
-    async def _add_message(self, index: PartitionIndex, record: Record, heads: Sequence[Head]) -> None:
+    def _add_message(self, index: PartitionIndex, record: Record, heads: Sequence[Head]) -> None:
         self._received_s = time.monotonic()
-        for head in heads:
-            if isinstance(head, DdlEvent) and is_placed(head):
-                await self._history.place(head)
         size = len(record.key or b"") + len(record.value or b"")
         self._binlogs.extend(index.add(record.offset, size, heads))
         self._resolved_ts = index.resolved_ts
@@ -304,7 +296,7 @@ class PartitionPump(FollowedPump):
 
 class Partitions:
     """All partitions of topics, as pumps that are always online. `topics`: names, or regular expressions that begin
-    with ^; topics and partitions that appear later are read from their beginning."""
+    with ^; topics and partitions that appear later are read from their beginning. `to_end`: see PartitionPump."""
 
     def __init__(
         self,
@@ -313,9 +305,10 @@ class Partitions:
         history: TopicHistory,
         *,
         silence_max_s: float = SILENCE_MAX_S,
+        to_end: bool = True,
     ) -> None:
         self._address, self._history = address, history
-        self._silence_max_s = silence_max_s
+        self._silence_max_s, self._to_end = silence_max_s, to_end
         self._topics = topics or [address.topic]
         self._known: dict[str, KafkaPartition] = {}
         self._pumps: dict[str, PartitionPump] = {}
@@ -347,7 +340,7 @@ class Partitions:
 
     def dial(self, node_id: str, _host: str, _extension: bool) -> PumpClient:
         """Return the client of a partition. Raises ConfigError for messages that do not say all that is needed."""
-        silence_max_s, partition = self._silence_max_s, self._known[node_id]
-        found = PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s)
+        partition, silence_max_s = self._known[node_id], self._silence_max_s
+        found = PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s, to_end=self._to_end)
         self._pumps[node_id] = found
         return found

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, Final
 
-from binlog.errors import BinlogError
+import pyarrow as pa
+from binlog.errors import BinlogError, DecodeError
 
+from drainer.changes import collector_paused
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadError, Record, TopicReader
 from drainer.kafka_reading.repeats import Repeats, contents_of
@@ -21,9 +25,15 @@ from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
+from drainer.pumps.watermark import Counted
+from drainer.schema.errors import SchemaError
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts
-from drainer.ticdc.tables import NamedTables, unpacked
+from drainer.ticdc.columns import NotPlain, PlainReader, PlainRow, PlainRows, plain_reader
+from drainer.ticdc.tables import NamedTable, NamedTables, unpacked
+
+# Adds binlogs, of so many bytes together, to a task's part.
+Add = Callable[[list[bytes], int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +54,20 @@ class PartitionRange:
     def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
         """Yield serialized PullRangeResp with every row and DDL in (after_ts, until_ts], ascending by commit_ts and
         start_ts. Raises MessageError, ReadError, ClaimStoreError."""
+        if self._has_messages(until_ts):
+            found = _Translation(self, after_ts, until_ts).binlogs(self._records())
+            yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
+
+    def fold(self, builder: Any, add: Add, after_ts: int, until_ts: int) -> Iterator[Counted]:
+        """Add every row and DDL in (after_ts, until_ts] to what folds or divides a task's part (the `builder` of a
+        ReadOrder), with `add` or as columns. Yield how many they are, and their bytes. Raises as `pull`."""
+        if self._has_messages(until_ts):
+            yield from _Translation(self, after_ts, until_ts).fold(builder, add, self._records())
+
+    def _has_messages(self, until_ts: int) -> bool:
         if until_ts > self.final_ts:  # later messages may belong to the range
             raise ReadError(f"{self.partition} was read up to {self.final_ts}, below the end {until_ts} of its range")
-        if self.begin >= self.end:
-            return
-        found = _Translation(self, after_ts, until_ts).binlogs(self._records())
-        yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
+        return self.begin < self.end
 
     def _records(self) -> Iterator[Record]:
         """Yield the records of the range. Raises ReadError."""
@@ -72,6 +90,7 @@ class PartitionRange:
 
 
 _Binlog = tuple[int, int, bytes]  # commit_ts, start_ts, payload
+_TOGETHER: Final = 20_000  # rows that become columns together, or binlogs that are added together
 
 
 class _Translation:
@@ -105,11 +124,65 @@ class _Translation:
         key = {column.id for column in found.info.index_columns(index)} if index is not None else set()
         return {one.name: (one.type.mysql_name, ColumnFlag.HANDLE_KEY * (one.id in key)) for one in found.info.columns}
 
-    def binlogs(self, records: Iterable[Record]) -> Iterator[_Binlog]:
+    def fold(self, builder: Any, add: Add, records: Iterable[Record]) -> Iterator[Counted]:
+        """See PartitionRange.fold."""
+        done_ts, options = self._wanted.resolved_ts, self._wanted.address.options
+        plain, decoder = plain_reader(options), getattr(builder, "for_changes", None)
+        if plain is not None and decoder is not None:
+            maker = PlainRows(options, self._tables, decoder, self._encoder)
+            with collector_paused():
+                records, done_ts = yield from self._fold_plain(builder, maker, plain, iter(records))
+        found = self.binlogs(records, done_ts)
+        while some := [payload for *_, payload in islice(found, _TOGETHER)]:
+            counted = Counted.of(some)
+            add(some, counted.size or 0)
+            yield counted
+
+    def _fold_plain(
+        self, builder: Any, maker: PlainRows, plain: PlainReader, records: Iterator[Record]
+    ) -> Generator[Counted, None, tuple[Iterable[Record], int]]:
+        """Add rows as columns as long as they are plain. Return the records that are left, and the ts up to which
+        everything was added."""
+        held: list[tuple[Record, list[PlainRow]]] = []
+        added_ts = done_ts = max(self._wanted.resolved_ts, self._after_ts)
+        count = 0
+        for record in chain(records, [None]):
+            rows = plain(record.key, record.value) if record is not None else None
+            if record is None:
+                done_ts = self._until_ts  # the event that says so is behind the range
+            elif rows is not None:
+                held.append((record, [row for row in rows if done_ts < row.commit_ts <= self._until_ts]))
+                count += len(rows)
+                continue
+            else:
+                held.append((record, []))
+                for event in self._events(record):
+                    if isinstance(event, ResolvedEvent):
+                        done_ts = max(done_ts, event.commit_ts - 1)
+                    elif isinstance(event, RowEvent) or (isinstance(event, DdlEvent) and [*self._ddl(event, done_ts)]):
+                        return chain((one for one, _ in held), records), added_ts
+                if done_ts < self._until_ts and count < _TOGETHER:
+                    continue
+            due = [row for _, rows in held for row in rows if row.commit_ts <= done_ts]
+            size = sum(len(one.value or b"") for one, rows in held if rows)
+            try:
+                builder.add_changes(maker.changes(due), size)
+            except (NotPlain, DecodeError, SchemaError, pa.ArrowException):
+                return chain((one for one, _ in held), records), added_ts
+            yield Counted(len(due), size)
+            later = [(one, [row for row in rows if row.commit_ts > done_ts]) for one, rows in held]
+            held = [one for one in later if one[1]]
+            added_ts, count = done_ts, len(held)
+            if done_ts >= self._until_ts:
+                break
+        return (), self._until_ts
+
+    def binlogs(self, records: Iterable[Record], done_ts: int | None = None) -> Iterator[_Binlog]:
         """Yield the binlogs, ascending. They are held until a resolved event says that no earlier ones follow; reading
-        ends with the resolved event that completes the range."""
+        ends with the resolved event that completes the range. `done_ts`: that up to which they are not wanted; default:
+        the range's resolved ts."""
         held: list[_Binlog] = []
-        done_ts = self._wanted.resolved_ts
+        done_ts = self._wanted.resolved_ts if done_ts is None else done_ts
         for record in records:
             for number, event in enumerate(self._events(record)):
                 if isinstance(event, ResolvedEvent):
@@ -158,9 +231,7 @@ class _Translation:
             raise MessageError(
                 f"`{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} is not in the DDL history"
             )
-        encoder = self._encoders.get(table[:2])
-        if encoder is None:
-            encoder = self._encoders[table[:2]] = RowEncoder(table, self._zone)
+        encoder = self._encoder(table)
         # A row with a key that comes again is the same binlog. Rows that are not wanted end a stretch of equal ones,
         # too.
         is_repeat = not encoder.is_keyed and self._repeats.is_repeat(event, contents_of(event))
@@ -168,6 +239,12 @@ class _Translation:
             row = self._whole(event) if event.handle_only else event
             start_ts, binlog = encoder.binlog(row, None if encoder.is_keyed else place)
             yield row.commit_ts, start_ts, binlog
+
+    def _encoder(self, table: NamedTable) -> RowEncoder:
+        found = self._encoders.get(table[:2])
+        if found is None:
+            found = self._encoders[table[:2]] = RowEncoder(table, self._zone)
+        return found
 
     def _whole(self, event: RowEvent) -> RowEvent:
         if event.claim and self._store is not None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import pytest
 
+from drainer.batch.work import SegmentWork
+from drainer.changes.decode import Changes
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
@@ -18,12 +23,15 @@ from drainer.protocol.registry import make_decoder
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
+from drainer.schema.steps import Rows
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import job_of, named_tables, packed
 from tests.golden.test_files import policy
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.message_case import Pairs, messages_of
-from tests.support.ticdc_topic import spread
+from tests.support.recorded_steps import steps_of
+from tests.support.ticdc_topic import Part, spread
 
 OPTIONS = [
     ProtocolOptions("open-protocol"),
@@ -110,6 +118,60 @@ def test_binlogs_of_messages_make_the_same_messages(
     again = messages_of(Translated(capture.directory, read), options, tmp_path / "jobs.json", rules)
     found, wanted = shown(events_of(options, again)), shown(events)
     assert (found - wanted, wanted - found) == (Counter(), Counter())
+
+
+class Columns(SegmentCutter):
+    """Counts the rows that became columns without binlogs."""
+
+    count = 0
+
+    def add_changes(self, changes: Sequence[Changes], size: int) -> None:
+        super().add_changes(changes, size)
+        self.count += sum(map(len, changes))
+
+
+class Binlogs(SegmentCutter):
+    for_changes = None
+
+
+def folded(
+    options: ProtocolOptions, parts: list[Part], tables: bytes, step: Rows, of: type[SegmentCutter]
+) -> tuple[SegmentWork, int]:
+    """What the drainer makes of a step's messages; the number of rows that became columns."""
+    decoder, blobs, count = SegmentDecoder(step.view, SQL_TEXT), [], 0
+    for number, part in enumerate(parts):
+        at = KafkaPartition("t", number)
+        wanted = PartitionRange(at, KafkaAddress("t", options, {}), 0, len(part), 0, 1 << 62, tables)
+        cutter = of(decoder)
+        records = [Record(at, offset, *pair) for offset, pair in enumerate(part)]
+        for _ in _Translation(wanted, step.after_ts, step.until_ts).fold(cutter, cutter.add_in_order, records):
+            pass
+        count += getattr(cutter, "count", 0)
+        blobs += cutter.cut(1).values()
+    return merge_slot(blobs, SQL_TEXT), count
+
+
+@pytest.mark.parametrize(
+    "options", [one for one in OPTIONS if one.encoding_format == "json"], ids=lambda one: repr(one)[:60]
+)
+@pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
+def test_rows_that_become_columns_are_those_of_binlogs(
+    capture: CaptureSet, options: ProtocolOptions, tmp_path: Path
+) -> None:
+    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", "!ks.k_genpk"]))
+    pairs = messages_of(capture, options, tmp_path / "jobs.json", rules)
+    tables, parts = tables_of(capture, events_of(options, pairs)), spread(options, pairs)
+    total = 0
+    for step in steps_of(capture)[1]:
+        if isinstance(step, Rows):
+            columns, count = folded(options, parts, tables, step, Columns)
+            binlogs, _ = folded(options, parts, tables, step, Binlogs)
+            assert [(one.shape, list(map(tuple, one.rows))) for one in columns.folded] == [
+                (one.shape, list(map(tuple, one.rows))) for one in binlogs.folded
+            ]
+            assert columns.ordered == binlogs.ordered
+            total += count
+    assert total > 40
 
 
 def test_deletes_with_their_key_alone_are_refused(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def _rows(message: Reader, extension: Reader | None, change: Change) -> list[Row
     found, before = [], None
     for n, row in enumerate(data):
         if change is Change.UPDATE:
-            before = image_of(old[n], columns, _value_of, "mysqlType")
-        image = image_of(row, columns, _value_of, "mysqlType")
+            before = image_of(old[n], columns, value_of, "mysqlType")
+        image = image_of(row, columns, value_of, "mysqlType")
         found.append(
             RowEvent(
                 change,
@@ -101,5 +101,6 @@ def _binary(text: str) -> bytes:
 
 
 @lru_cache(1024)
-def _value_of(type_name: str) -> Callable[[str], Value]:
+def value_of(type_name: str) -> Callable[[str], Value]:
+    """Return what converts the values of a column of this type. Each raises ValueError, TypeError or AttributeError."""
     return of_text(type_name, _binary)

@@ -31,7 +31,7 @@ from drainer.protocol.table import ColumnFlag
 _INTEGERS: Final = frozenset({1, 2, 3, 8, 9, 13, 16, 247, 248})
 _FLOATS: Final = frozenset({4, 5})
 _BINARY: Final = int(ColumnFlag.BINARY)  # a number: the operators of an enum's members are slow
-_STRINGS: Final = frozenset({15, 253, 254})
+STRINGS: Final = frozenset({15, 253, 254})
 _BLOBS: Final = frozenset({249, 250, 251, 252})
 _TEXTS: Final = frozenset({7, 10, 11, 12, 14, 225, 245, 246})
 
@@ -49,14 +49,14 @@ def _column(column: Reader, base64_text: bool) -> ColumnValue:
         column.wrong("v", "a value")
     value = column.document["v"]
     try:
-        return ColumnValue(_value(code, flags, value, base64_text), code, flags)
+        return ColumnValue(value_of_code(code, flags, value, base64_text), code, flags)
     except (ValueError, OverflowError) as error:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
         raise MessageError(f"{column.where}: {shown} is no value of a column of type {code}: {error}") from None
 
 
-def _value(code: int, flags: int, value: Any, base64_text: bool) -> Value:
+def value_of_code(code: int, flags: int, value: Any, base64_text: bool) -> Value:
     """Convert a value. Values of unknown types are returned unchanged. Numbers may also be text, which old producers
     sent. Raises ValueError, OverflowError."""
     if value is None:
@@ -65,7 +65,7 @@ def _value(code: int, flags: int, value: Any, base64_text: bool) -> Value:
         raise ValueError("neither number nor string")
     if isinstance(value, str):
         return _string(code, flags, value, base64_text)
-    if code in _STRINGS or code in _BLOBS or code in _TEXTS:
+    if code in STRINGS or code in _BLOBS or code in _TEXTS:
         raise ValueError("no string")
     if code in _FLOATS:
         value = float(value)
@@ -81,10 +81,10 @@ def _value(code: int, flags: int, value: Any, base64_text: bool) -> Value:
 
 def _string(code: int, flags: int, value: str, base64_text: bool) -> Value:
     is_binary = bool(flags & _BINARY)
-    if code in _BLOBS or (code in _STRINGS and base64_text):
+    if code in _BLOBS or (code in STRINGS and base64_text):
         data = b64decode(value, validate=True)
         return data if is_binary else text_or_bytes(data)
-    if code in _STRINGS and is_binary:
+    if code in STRINGS and is_binary:
         return unquote(value)
     return value
 

@@ -127,7 +127,7 @@ class SimpleDecoder:
         )
 
     def _image(self, row: Reader, columns: Columns) -> Image:
-        return image_of(row, columns, _native_value_of if self._is_avro else _value_of, "the table's schema")
+        return image_of(row, columns, _native if self._is_avro else value_of, "the table's schema")
 
 
 def _schema_of(schema: Reader) -> tuple[_Version, Columns]:
@@ -161,12 +161,14 @@ def _timestamp(value: Mapping[str, object]) -> str:
 
 
 @lru_cache(1024)
-def _value_of(mysql_type: str) -> Callable[[Any], Value]:
+def value_of(mysql_type: str) -> Callable[[Any], Value]:
+    """Return what converts the values of a column of this type in JSON. Each raises ValueError, TypeError or
+    AttributeError."""
     return _timestamp if mysql_type == "timestamp" else of_text(mysql_type, _binary)
 
 
 @lru_cache(1024)
-def _native_value_of(mysql_type: str) -> Callable[[Any], Value]:
+def _native(mysql_type: str) -> Callable[[Any], Value]:
     return partial(_native_value, mysql_type)
 
 

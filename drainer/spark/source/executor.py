@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from drainer.apply.fold_order import ReadOrder
 from drainer.changes.slot_blob import PIECE_BYTES_MAX, Totals, cut_blob, folder_of, with_totals, write_blobs
 from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.pull import pull, pull_binlogs
+from drainer.pumps.pull import folded, pull
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.source.options import SourceOptions
@@ -138,15 +138,18 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
     builder = order.builder(decoder_for(order))
     count = size = 0
+
+    def add(binlogs: list[bytes], its_size: int) -> None:
+        if len(task.ranges) == 1:  # a range is served in order
+            builder.add_in_order(binlogs, its_size)
+        else:
+            builder.add_all(binlogs)
+
     for part in task.ranges:
-        for binlogs, counted in pull_binlogs(part, cluster_id=task.cluster_id, security=task.security):
+        for counted in folded(part, builder, add, cluster_id=task.cluster_id, security=task.security):
             assert counted.size is not None, "what has come is known exactly"
             count += counted.count
             size += counted.size
-            if len(task.ranges) == 1:  # a range is served in order
-                builder.add_in_order(binlogs, counted.size)
-            else:
-                builder.add_all(binlogs)
     blobs = order.cut(builder)
     yield from to_slots(blobs, order.slots, Totals(count, size, builder.left_out), task.folder)
 

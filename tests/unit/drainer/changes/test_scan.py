@@ -22,11 +22,12 @@ Row = tuple[int, int, int, int, int, Kind, bytes]
 
 
 def general(payloads: list[bytes]) -> list[Row]:
-    """commit_ts, start_ts, sequence, version, table id, kind, row: one after another."""
+    """commit_ts, start_ts, sequence, version, table id, kind, row: one after another. The upper bits of start_ts order
+    the rows of a source that gives each row a binlog of its own."""
     found = []
     for one in in_order([scan(payload) for payload in payloads]):
         found += [
-            (one.commit_ts, one.start_ts, number, version, table_id, kind, row)
+            (one.commit_ts, one.start_ts, number + (one.start_ts >> 60), version, table_id, kind, row)
             for number, (version, table_id, kind, row) in enumerate(rows(one))
         ]
     return found

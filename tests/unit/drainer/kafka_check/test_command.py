@@ -18,7 +18,7 @@ from binlog.tidb.types import FieldType, Tp
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from drainer import commands, extras
+from drainer import extras
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import PROGRAM, main
 from drainer.kafka_consumer.__main__ import main as consumer_main
@@ -223,7 +223,7 @@ def test_missing_packages_exit_with_2_and_name_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    for command in (commands.kafka_check, commands.kafka_consumer, commands.arbiter, commands.reparo, commands.drainer):
+    for command in (extras.kafka_check, extras.kafka_consumer, extras.arbiter, extras.reparo, extras.drainer):
         assert command() == 2
         assert "not installed here: pip install '.[" in capsys.readouterr().err
 

@@ -1,0 +1,292 @@
+"""Rows of TiCDC's messages as columns, without binlogs between, for sinks that need net rows.
+
+Only plain rows become columns: rows of tables with a key that have all their columns in one JSON message. All others,
+and whatever is invalid, are left to the general way, which makes binlogs of rows and names what is wrong (binlogs.py).
+A row that comes twice is two equal changes of its key here, which the fold makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+from binlog.tidb.flatten import INTEGER_BITS
+from binlog.tidb.types import Tp
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Changes, ColumnDecoder, Columns, by_rules, wanted_of_old
+from drainer.protocol.canal.decoder import value_of as canal_value_of
+from drainer.protocol.compression import decompress
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Value
+from drainer.protocol.json_read import loads
+from drainer.protocol.open.decoder import STRINGS, value_of_code
+from drainer.protocol.open.encoder import ROW
+from drainer.protocol.open.framing import unframe
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS
+from drainer.protocol.simple.decoder import VERSION
+from drainer.protocol.simple.decoder import value_of as simple_value_of
+from drainer.row.codec import Codec
+from drainer.row.column_type import ColumnType, TypeClass
+from drainer.schema.errors import SchemaError
+from drainer.schema.filter import OWN_SCHEMA
+from drainer.ticdc.binlogs import RANK_BITS, RANKS, RowEncoder
+from drainer.ticdc.tables import NamedTable, NamedTables
+
+_KINDS: Final = {"INSERT": Kind.INSERT, "UPDATE": Kind.UPDATE, "DELETE": Kind.DELETE}
+_RANK_OF: Final = {Kind[change.name]: rank for change, rank in RANKS.items()}
+
+_Cells = dict[str, Any]  # by column; each as the message has it
+
+
+class NotPlain(Exception):
+    """Some rows are not plain, or not valid."""
+
+
+class PlainRow(NamedTuple):
+    """A row of a message."""
+
+    kind: Kind
+    commit_ts: int
+    schema: str
+    table: str
+    old: _Cells | None
+    new: _Cells | None
+
+
+# From a message's key and value. None: it has something else than plain rows.
+PlainReader = Callable[[bytes | None, bytes | None], Sequence[PlainRow] | None]
+
+
+def plain_reader(options: ProtocolOptions) -> PlainReader | None:
+    """Return what reads the plain rows of messages with these options; None if such messages have none."""
+    package, how = PROTOCOLS[options.protocol.lower()], options.large_message_handle_compression
+    if package == "simple" and options.encoding_format != "json":
+        return None
+    if package == "open":
+        return None if options.open_varchar_base64 else _guarded(lambda key, value: _open(key, value, how))
+    read = {"canal": _canal, "simple": _simple}.get(package)
+    return read and _guarded(lambda _, value: read(loads(decompress(value or b"", how))))
+
+
+def _guarded(read: PlainReader) -> PlainReader:
+    def plain(key: bytes | None, value: bytes | None) -> Sequence[PlainRow] | None:
+        try:
+            found = read(key, value)
+            return found if found and all(type(row.commit_ts) is int for row in found) else None
+        except (KeyError, ValueError, TypeError, AttributeError, MessageError):
+            return None
+
+    return plain
+
+
+def _canal(message: _Cells) -> Sequence[PlainRow] | None:
+    kind = _KINDS.get(message["type"])
+    if kind is None or message["isDdl"] or len(message["_tidb"]) != 1:  # it also says where the values are
+        return None
+    (new,), old = message["data"], None
+    if kind is Kind.UPDATE:
+        (old,) = message["old"]
+    elif kind is Kind.DELETE:
+        old, new = new, None
+    return (PlainRow(kind, message["_tidb"]["commitTs"], message["database"], message["table"], old, new),)
+
+
+def _simple(message: _Cells) -> Sequence[PlainRow] | None:
+    kind = _KINDS.get(message["type"])
+    if kind is None or message["version"] != VERSION or message.get("handleKeyOnly") or "claimCheckLocation" in message:
+        return None
+    old = None if kind is Kind.INSERT else message["old"]
+    new = None if kind is Kind.DELETE else message["data"]
+    return (PlainRow(kind, message["commitTs"], message["database"], message["table"], old, new),)
+
+
+def _open(key: bytes | None, value: bytes | None, how: Any) -> Sequence[PlainRow] | None:
+    found = []
+    for its_key, its_value in unframe(key, value):
+        head = loads(its_key)
+        if head["t"] != ROW or head.get("ohk") or head.get("ccl"):
+            return None
+        body = loads(decompress(its_value, how))
+        old, new = body.get("d") or body.get("p"), body.get("u")
+        kind = Kind.DELETE if not new else Kind.UPDATE if old else Kind.INSERT
+        found.append(PlainRow(kind, head["ts"], head["scm"], head["tbl"], old, new))
+    return found
+
+
+class PlainRows:
+    """Makes changes of the plain rows of one partition. `decoder`: of the view with which they are applied;
+    `encoder_of`: what makes binlogs of a table's rows, and knows its columns."""
+
+    def __init__(
+        self,
+        options: ProtocolOptions,
+        tables: NamedTables,
+        decoder: ColumnDecoder,
+        encoder_of: Callable[[NamedTable], RowEncoder],
+    ) -> None:
+        self._package = PROTOCOLS[options.protocol.lower()]
+        self._is_utc = str(options.zone) == "UTC"
+        self._tables, self._decoder, self._encoder_of = tables, decoder, encoder_of
+
+    def changes(self, rows: Sequence[PlainRow]) -> list[Changes]:
+        """Return the changes of rows. Raises NotPlain."""
+        try:
+            return self._changes(rows)
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise NotPlain from error
+        except (pa.ArrowException, DecodeError, SchemaError, MessageError) as error:
+            raise NotPlain from error
+
+    def _changes(self, rows: Sequence[PlainRow]) -> list[Changes]:
+        groups: dict[tuple[int, int, Kind], tuple[NamedTable, list[int]]] = {}
+        for number, row in enumerate(rows):
+            if row.schema.lower() == OWN_SCHEMA:
+                continue
+            table = self._tables.at(row.schema, row.table, row.commit_ts)
+            if table is None:
+                raise NotPlain
+            groups.setdefault((table.table_id, table.version, row.kind), (table, []))[1].append(number)
+        commit_ts = np.array([row.commit_ts for row in rows], np.uint64)
+        rank = np.array([_RANK_OF[row.kind] for row in rows], np.int64)
+        order = np.empty(len(rows), np.int64)
+        order[np.lexsort((rank, commit_ts))] = np.arange(len(rows))
+        found: list[Changes] = []
+        for (table_id, version, kind), (table, numbers) in groups.items():
+            codec = self._decoder.decoder.codec(table_id, version, rows[numbers[0]].commit_ts)
+            encoder = self._encoder_of(table)
+            if not encoder.is_keyed or (
+                self._decoder.decoder.has_relocated_rows if codec is None else not codec.shape.foldable
+            ):
+                raise NotPlain
+            if codec is None or kind in codec.ignored_kinds:
+                continue
+            at = np.array(numbers)
+            old, new = self._images(codec, encoder, [rows[number] for number in numbers])
+            start_ts = rank[at].astype(np.uint64) << np.uint64(RANK_BITS)
+            found += by_rules(Changes(codec, kind, commit_ts[at], start_ts, rank[at], order[at], old, new))
+        return found
+
+    def _images(
+        self, codec: Codec, encoder: RowEncoder, rows: Sequence[PlainRow]
+    ) -> tuple[Columns | None, Columns | None]:
+        kind, every = rows[0].kind, range(len(codec.layout.targets))
+        old = new = None
+        if kind is not Kind.DELETE:
+            new = self._image(codec, encoder, [row.new or {} for row in rows], every)
+        if kind is not Kind.INSERT:  # old values of an update may be those that changed
+            whole = [(row.new or {}) | (row.old or {}) for row in rows]
+            old = self._image(codec, encoder, whole, wanted_of_old(codec, whole=False))
+        return old, new
+
+    def _image(self, codec: Codec, encoder: RowEncoder, rows: Sequence[_Cells], wanted: Sequence[int]) -> Columns:
+        (names,) = set(map(tuple, rows))  # fails if rows differ in their columns
+        found: dict[int, Any] = {}
+        for name, cells in zip(names, zip(*[row.values() for row in rows], strict=True), strict=True):
+            found[encoder.columns[name.lower()][0]] = cells, encoder.columns[name.lower()][1]
+        if not encoder.needed.keys() <= found.keys():
+            raise NotPlain
+        columns: list[Any] = [None] * len(codec.layout.targets)
+        for at in wanted:
+            target = codec.layout.targets[at]
+            if target.old_column_id is not None:
+                raise NotPlain
+            if target.id in found:
+                columns[at] = self._array(found[target.id][0], found[target.id][1], target.column_type)
+            else:
+                columns[at] = pa.repeat(pa.scalar(target.default, target.column_type.decoded_type), len(rows))
+        return tuple(columns)
+
+    def _array(self, cells: Sequence[Any], cast: Callable[[object], Any], of: ColumnType) -> Any:
+        kind, values = of.kind, cells
+        if self._package == "open":
+            values = [cell["v"] for cell in cells]
+            code, flags = cells[0]["t"], cells[0].get("f", 0)
+            if any(cell["t"] != code or cell.get("f", 0) != flags for cell in cells):
+                raise NotPlain
+            value_of: Callable[[Any], Value] = lambda value: value_of_code(code, flags, value, False)  # noqa: E731
+            is_text = code in STRINGS
+        else:
+            value_of = (canal_value_of if self._package == "canal" else simple_value_of)(kind.mysql_name)
+            is_text = True
+            if self._package == "simple" and kind.tp is Tp.TIMESTAMP:
+                values, value_of = [cell and cell["value"] for cell in cells], str
+        fast = None if of.type_class is TypeClass.TEXT and not is_text else _FAST.get(of.type_class)
+        if fast is not None and (self._is_utc or kind.tp is not Tp.TIMESTAMP):
+            try:
+                array = fast(values, of)
+                if array is not None:
+                    return array
+            except pa.ArrowException:
+                pass
+        known: dict[Any, Any] = {None: None}
+        for value in values:
+            if value not in known:
+                known[value] = of.decoded_value(cast(value_of(value)))
+        return pa.array([known[value] for value in values], of.decoded_type)
+
+
+# What makes an array of all values together. Each may raise ArrowException or return None for values that are to be
+# converted one by one.
+def _integers(values: Sequence[Any], of: ColumnType) -> Any | None:
+    bits, kind = INTEGER_BITS.get(of.kind.tp), of.decoded_type
+    if bits is None:
+        return None
+    array = (
+        pa.array(values, pa.string()).cast(kind)
+        if any(type(one) is str for one in values[:1])
+        else pa.array(values, kind)
+    )
+    low, high = (0, (1 << bits) - 1) if of.kind.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    bounds = pc.min_max(array)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    return array if least is None or (low <= least and most <= high) else None
+
+
+def _texts(values: Sequence[Any], of: ColumnType) -> Any:
+    return pa.array(values, pa.string()).cast(pa.binary())
+
+
+def _decimals(values: Sequence[Any], of: ColumnType) -> Any | None:
+    """Texts that are as they are decoded: with exactly the digits of the column."""
+    array, digits = pa.array(values, pa.string()), max(of.kind.decimal, 0)
+    fraction = rf"\.[0-9]{{{digits}}}" if digits else ""
+    whole = of.kind.flen - digits
+    number = rf"(0|[1-9][0-9]{{0,{whole - 1}}})" if whole > 0 else "0"
+    plain = pc.match_substring_regex(array, rf"^-?{number}{fraction}$")
+    zero = pc.match_substring_regex(array, r"^-0(\.0*)?$")
+    return array if pc.all(plain).as_py() is not False and not pc.any(zero).as_py() else None
+
+
+def _times(values: Sequence[Any], of: ColumnType) -> Any | None:
+    """Times without the zero date, which Arrow does not have, and with no more digits than the column."""
+    when = pa.array(values, pa.string()).cast(pa.timestamp("us"))
+    micros = when.cast(pa.int64()).fill_null(0).to_numpy()
+    days, clock = np.divmod(micros, 86_400_000_000)
+    seconds, micro = np.divmod(clock, 1_000_000)
+    fsp = 0 if of.type_class is TypeClass.DATE else max(of.kind.fsp, 0)
+    if (micro % 10 ** (6 - fsp)).any() or (of.type_class is TypeClass.DATE and clock.any()):
+        return None
+    dates = days.astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
+    month = months.astype(np.int64)  # since 1970
+    ymd = ((month // 12 + 1970) * 13 + month % 12 + 1) << 5 | (
+        (dates - months.astype("datetime64[D]")).astype(np.int64) + 1
+    )
+    hms = seconds // 3600 << 12 | seconds // 60 % 60 << 6 | seconds % 60
+    packed = ((ymd << 17 | hms) << 24 | micro).astype(np.uint64)
+    return pa.array(packed, mask=when.is_null().to_numpy(zero_copy_only=False))
+
+
+_FAST: Final[Mapping[TypeClass, Callable[[Sequence[Any], ColumnType], Any | None]]] = {
+    TypeClass.INT: _integers,
+    TypeClass.TEXT: _texts,
+    TypeClass.DECIMAL: _decimals,
+    TypeClass.DATE: _times,
+    TypeClass.DATETIME: _times,
+}

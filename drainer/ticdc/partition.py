@@ -67,11 +67,11 @@ def heads_of(options: ProtocolOptions) -> Heads:
     package = PROTOCOLS.get(options.protocol.lower(), "")
     if package != "open" and package not in _ROW_HEADS:
         raise ConfigError(
-            f"messages of {options.protocol} cannot be a drainer's source: Avro lacks old values and the commit_ts of "
-            "deletes, and Debezium has a DECIMAL as a double; let TiCDC write open-protocol, canal-json or simple"
+            f"messages of {options.protocol} cannot be a drainer's source: they lack old values and the commit_ts of "
+            "deletes; let TiCDC write open-protocol, canal-json, simple or debezium"
         )
-    if package == "open" and not options.output_old_value:
-        raise ConfigError("messages of open-protocol need output-old-value=true: without it, updates look like inserts")
+    if package in ("open", "debezium") and not options.output_old_value:
+        raise ConfigError(f"messages of {options.protocol} need output-old-value=true: updates have no old row without")
     if not make_encoder(options).resolved(1):
         raise ConfigError(
             f"messages of {options.protocol} as it is set have no resolved events, without which nothing is known to "
@@ -124,7 +124,23 @@ def _simple(message: Reader) -> RowHead | None:
     return RowHead(message.integer("commitTs"), message.text("database"), message.text("table"))
 
 
-_ROW_HEADS: Final = {"canal": _canal, "simple": _simple}
+def _debezium(message: Reader) -> RowHead | None:
+    payload = message.needed("payload")
+    source = payload.needed("source")
+    commit_ts = source.integer("commit_ts")
+    if payload.text("op", "m") == "m":  # a DDL has none
+        return None
+    schema = message.child("schema")
+    images = [] if schema is None else schema.objects("fields")[:1]
+    if any("tidb_type" not in column.document for image in images for column in image.objects("fields")[:1]):
+        raise MessageError(
+            f"{message.where}: columns without tidb_type: such a changefeed writes neither DDLs nor resolved events; "
+            "it needs enable-tidb-extension=true, and TiCDC's new architecture (8.5.4 or later) or 9.0"
+        )
+    return RowHead(commit_ts, source.text("db"), source.text("table"))
+
+
+_ROW_HEADS: Final = {"canal": _canal, "simple": _simple, "debezium": _debezium}
 
 
 def _others(events: Iterable[Event | None]) -> Iterator[Head]:
@@ -201,6 +217,7 @@ class PartitionPump(FollowedPump):
         self._open_reader, self._to_end = open_reader, to_end
         self._heads: Heads = heads_of(address.options)
         self._received_s = 0.0
+        self._has_resolved = False  # there are resolved events
 
     @property
     def resolved_ts(self) -> int:
@@ -211,8 +228,9 @@ class PartitionPump(FollowedPump):
         found = await super().mark(after_ts=after_ts, limits=limits)
         if found.resolved_ts <= after_ts and time.monotonic() - self._received_s > self._silence_max_s:
             raise PumpUnavailable(
-                f"{self._name} is read up to ts {found.resolved_ts}, and nothing came for {self._silence_max_s:g} s: "
-                "the changefeed is paused or failed, or the brokers do not answer here"
+                f"{self._name} is read up to ts {found.resolved_ts}, and no resolved event came for "
+                f"{self._silence_max_s:g} s: the changefeed is paused or failed or writes none, or the brokers do not "
+                "answer here"
             )
         # All that is final, because a range may end above `end_ts`: that of a large row, or of a batch that is resumed.
         due = self._binlogs
@@ -288,7 +306,9 @@ class PartitionPump(FollowedPump):
         return found
 
     def _add_message(self, index: PartitionIndex, record: Record, heads: Sequence[Head]) -> None:
-        self._received_s = time.monotonic()
+        self._has_resolved = self._has_resolved or any(isinstance(head, ResolvedEvent) for head in heads)
+        if self._has_resolved:
+            self._received_s = time.monotonic()
         size = len(record.key or b"") + len(record.value or b"")
         self._binlogs.extend(index.add(record.offset, size, heads))
         self._resolved_ts = index.resolved_ts

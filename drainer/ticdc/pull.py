@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
 from binlog.errors import BinlogError, DecodeError
+from binlog.tidb.table import TableInfo
 
 from drainer.changes import collector_paused
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadError, Record, TopicReader
 from drainer.kafka_reading.repeats import Repeats, contents_of
 from drainer.protocol.claim_store import open_store
+from drainer.protocol.debezium.decoder import DebeziumDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
@@ -104,7 +107,7 @@ class _Translation:
         self._repeats = Repeats()
         self._encoders: dict[tuple[int, int], RowEncoder] = {}
         options = wanted.address.options
-        self._zone = options.zone
+        self._zone = UTC if options.protocol.lower() == "debezium" else options.zone
         self._raw = options.claim_check_raw_value
         self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
 
@@ -112,8 +115,14 @@ class _Translation:
         options = self._wanted.address.options
         if options.protocol.lower() == "simple":
             return SimpleDecoder(options, self._known_columns)
+        if options.protocol.lower() == "debezium":
+            return DebeziumDecoder(options, self._known_table)
         # An update has at least one old value, so open-protocol's row without any is an insert.
         return PartitionDecoders(replace(options, only_output_updated_columns=False)).of(self._wanted.partition)
+
+    def _known_table(self, schema: str, table: str, commit_ts: int) -> TableInfo | None:
+        found = None if schema.lower() == OWN_SCHEMA else self._tables.at(schema, table, commit_ts)
+        return None if found is None else found.info
 
     def _known_columns(self, schema: str, table: str, commit_ts: int) -> Columns | None:
         """The columns of a row of Simple, whose own schemas may be before the range."""

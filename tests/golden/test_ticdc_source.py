@@ -46,7 +46,21 @@ OPTIONS = [
     ),
     ProtocolOptions("simple"),
     ProtocolOptions("simple", encoding_format="avro"),
+    ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asia/Tokyo"),
+    ProtocolOptions("debezium", enable_tidb_extension=True, debezium_disable_schema=True),
 ]
+# Tables whose values Debezium does not have: large DECIMALs, NULLs where the default is another value, a day that does
+# not exist, ENUMs and SETs with an empty name.
+NOT_IN_DEBEZIUM = (
+    *("ddl1.t1", "ddl1.t1_like", "ddl1.st", "ddl1.t2", "ddl1.pr", "ddl1.mc", "ddl1.ml1", "ddl1.ml2"),
+    *("dh1.ms", "dh1.ms2", "dh1.ct1", "dh1.pkc", "ks.k_gen"),
+    *("types.t_dec", "types.t_def", "types.p_dec", "types.t_all", "types.t_enum"),
+)
+
+
+def filtered(options: ProtocolOptions) -> Filter:
+    left_out = NOT_IN_DEBEZIUM if options.protocol == "debezium" else ()
+    return Filter.create(rules=["*.*", "!ks.k_genpk", *(f"!{one}" for one in left_out)])
 
 
 def events_of(options: ProtocolOptions, pairs: Pairs) -> list[Event]:
@@ -110,14 +124,20 @@ def shown(events: list[Event]) -> Counter[str]:
 def test_binlogs_of_messages_make_the_same_messages(
     capture: CaptureSet, options: ProtocolOptions, tmp_path: Path
 ) -> None:
-    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", "!ks.k_genpk"]))
+    rules = replace(policy(capture), filter=filtered(options))
     pairs = messages_of(capture, options, tmp_path / "jobs.json", rules)
     events = events_of(options, pairs)
     tables = tables_of(capture, events)
     read = translated(options, pairs, tables)
+    wanted, unlike = shown(events), "no difference"
+    if options.protocol == "debezium":  # another protocol shows all that was read
+        options, unlike = OPTIONS[0], "zero', 't'"  # t_time's days that do not exist are null
+        whole = messages_of(capture, options, tmp_path / "jobs.json", rules)
+        wanted = shown(events_of(options, whole))
     again = messages_of(Translated(capture.directory, read), options, tmp_path / "jobs.json", rules)
-    found, wanted = shown(events_of(options, again)), shown(events)
-    assert (found - wanted, wanted - found) == (Counter(), Counter())
+    found = shown(events_of(options, again))
+    differences = [*(found - wanted), *(wanted - found)]
+    assert [one for one in differences if unlike not in one] == []
 
 
 class Columns(SegmentCutter):

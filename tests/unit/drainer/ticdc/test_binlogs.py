@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,12 +21,15 @@ from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from binlog.tidb.unflatten import to_text
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drainer.kafka_reading.address import KafkaAddress
-from drainer.kafka_reading.records import KafkaPartition
+from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, ColumnValue, DdlEvent, ResolvedEvent, RowEvent
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, ResolvedEvent, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
 from drainer.protocol.table import ColumnFlag
 from drainer.schema.history.base import JobHistory
 from drainer.spark.source.options import SourceOptions
@@ -171,6 +178,160 @@ def test_a_nullable_unique_key_identifies_no_row_of_simple() -> None:
         assert known("d", "other", 5) is None
 
 
+PLAIN = Flag(0)
+DEBEZIUM = ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asia/Tokyo")
+
+
+def debezium(after: Any = None, op: str | None = "c", **more: Any) -> Record:
+    """As TiCDC writes it. `op`: None: a DDL."""
+    payload = {"source": {"db": "d", "table": "t", "commit_ts": 5}, **({} if op is None else {"op": op}), **more}
+    return Record(KafkaPartition("t", 0), 0, None, json.dumps({"payload": {**payload, "after": after}}).encode())
+
+
+def read_debezium(kind: FieldType, *records: Record, **column: Any) -> list[dict[str, Any]]:
+    """The values of inserts into a table with a column `c` of this type."""
+    columns = (ColumnInfo(1, "id", 0, FieldType(Tp.LONGLONG, Flag.NOT_NULL)), ColumnInfo(2, "c", 1, kind, **column))
+    info = replace(table(10, "t"), columns=columns)
+    made = job(2, ActionType.CREATE_TABLE, 2, finished_ts=2, schema_id=9, schema_name="d", table_info=info)
+    address, tables = KafkaAddress("t", DEBEZIUM, {}), packed(named_tables(JobHistory([made]), {}))
+    found = []
+    wanted = PartitionRange(KafkaPartition("t", 0), address, 0, 1, 0, 9, tables)
+    for payload in {payload for *_, payload in _Translation(wanted, 0, 9).binlogs(records)}:  # equal ones count once
+        one = envelope.scan(payload)
+        ((_, _, of),) = parse_prewrite(payload[one.value_at : one.value_end]).rows()
+        values = decode_insert(info, of)[1]
+        found.append({one.name: to_text(values[one.id], one.type) for one in columns if values.get(one.id) is not None})
+    return sorted(found, key=lambda one: one["id"])
+
+
+def typed(tp: Tp, flag: Flag = PLAIN, flen: int = -1, decimal: int = -1, **of: Any) -> FieldType:
+    return FieldType(tp, flag, flen, decimal, **of)
+
+
+def encoded64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        (typed(Tp.TINY), -128, "-128"),
+        (typed(Tp.SHORT, Flag.UNSIGNED), 65535, "65535"),
+        (typed(Tp.INT24), -8388608, "-8388608"),
+        (typed(Tp.LONG, Flag.UNSIGNED), 4294967295, "4294967295"),
+        (typed(Tp.LONGLONG), -(1 << 63), str(-(1 << 63))),
+        (typed(Tp.LONGLONG, Flag.UNSIGNED), -1, str((1 << 64) - 1)),
+        (typed(Tp.LONGLONG, Flag.UNSIGNED), -(1 << 63), str(1 << 63)),
+        (typed(Tp.YEAR), 2155, "2155"),
+        (typed(Tp.FLOAT), 3.4028235e38, "3.4028235e38"),
+        (typed(Tp.FLOAT, flen=7, decimal=3), 9999.999, "9999.999"),
+        (typed(Tp.DOUBLE), 5, "5"),
+        (typed(Tp.DOUBLE), 5e-324, "5e-324"),
+        (typed(Tp.NEWDECIMAL, flen=15, decimal=2), -9999999999999.99, "-9999999999999.99"),
+        (typed(Tp.NEWDECIMAL, flen=15, decimal=15), 1e-15, "0.000000000000001"),
+        (typed(Tp.NEWDECIMAL, flen=15, decimal=0), 999999999999999, "999999999999999"),
+        (typed(Tp.BIT, flen=1), True, b"\1"),
+        (typed(Tp.BIT, flen=12), encoded64(b"\x02\x01"), b"\x01\x02"),
+        (typed(Tp.BIT, flen=64), encoded64(b"\xff" * 8), b"\xff" * 8),
+        (typed(Tp.VARCHAR, flen=9, charset="utf8mb4"), "é\0", "é\0"),
+        (typed(Tp.BLOB, charset="utf8mb4"), "", ""),
+        (typed(Tp.VARCHAR, Flag.BINARY, 9, charset="binary"), encoded64(b"\0\xff"), b"\0\xff"),
+        (typed(Tp.STRING, Flag.BINARY, 3, charset="binary"), encoded64(b"\xff"), b"\xff\0\0"),
+        (typed(Tp.LONG_BLOB, Flag.BINARY, charset="binary"), "", b""),
+        (typed(Tp.ENUM, **TEXT), "b", "b"),
+        (typed(Tp.ENUM, **TEXT), "", ""),
+        (typed(Tp.SET, **TEXT), "a,b", "a,b"),
+        (typed(Tp.JSON), '{"a": -0.0}', '{"a": -0}'),
+        (typed(Tp.DATE), -719162, "0001-01-01"),
+        (typed(Tp.DATE), 0, "1970-01-01"),
+        (typed(Tp.DATETIME, decimal=3), -1, "1969-12-31 23:59:59.999"),
+        (typed(Tp.DATETIME, decimal=6), 253402300799999999, "9999-12-31 23:59:59.999999"),
+        (typed(Tp.TIMESTAMP, decimal=6), "2038-01-19T03:14:07.999999Z", "2038-01-19 03:14:07.999999"),
+        (typed(Tp.TIMESTAMP, decimal=0), "1970-01-01T00:00:00Z", ZERO),
+        (typed(Tp.DURATION, decimal=6), -3020398999999, "-838:59:58.999999"),
+    ],
+)
+def test_values_of_debezium_are_those_of_the_column(kind: FieldType, value: object, shown: object) -> None:
+    row, null = debezium({"id": 1, "c": value}), debezium({"id": 2, "c": None})
+    assert read_debezium(kind, row, null) == [{"id": "1", "c": shown}, {"id": "2"}]
+
+
+@given(st.integers(-(10**15) + 1, 10**15 - 1), st.integers(0, 15))
+def test_decimals_of_15_digits_are_their_doubles(digits: int, scale: int) -> None:
+    number = Decimal(digits).scaleb(-scale)
+    kind = FieldType(Tp.NEWDECIMAL, PLAIN, 15, scale)
+    (found,) = read_debezium(kind, debezium({"id": 1, "c": float(number)}))
+    assert Decimal(found["c"]) == number
+
+
+NOW = {"default": "CURRENT_TIMESTAMP"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "words"),
+    [
+        (
+            typed(Tp.NEWDECIMAL, flen=16, decimal=2),
+            {},
+            1,
+            "`d`.`t` .*: column c: DECIMAL\\(16\\) is .* open-protocol",
+        ),
+        (typed(Tp.LONG), {"default": "0"}, 1, "`d`.`t` .*: column c: TiCDC writes its default '0' for NULL; let TiCDC"),
+        (typed(Tp.BIT, flen=1), {"default": "\1", "default_bit": b"\1"}, True, "column c: TiCDC writes its default"),
+        (typed(Tp.DATE), {"default": "2020-01-01"}, 1, "column c: TiCDC writes its default"),
+        (typed(Tp.DATETIME), NOW, 0, "c is 0, which TiCDC also writes for a day"),
+        (typed(Tp.DATE, Flag.NOT_NULL), {}, 0, "c is 0, which TiCDC also writes for a day"),
+        (typed(Tp.SET, elems=("", "a")), {}, "", "c is '', which TiCDC also writes for .* a number without a name"),
+        (typed(Tp.TINY), {}, 128, "column c: 128 does not fit a tinyint"),
+        (typed(Tp.LONG), {}, 1.5, "c is 1.5, a value of type int32 is expected"),
+        (typed(Tp.LONG), {}, "1", "c is '1', a value of type int32"),
+        (typed(Tp.NEWDECIMAL, flen=5, decimal=2), {}, "1", "c is '1', a value of type decimal"),
+        (typed(Tp.NEWDECIMAL, flen=5, decimal=2), {}, 1000, "column c: '1000' does not fit a decimal"),
+        (typed(Tp.BIT, flen=9), {}, encoded64(b"\0\2"), "column c: 512 does not fit a bit"),
+        (typed(Tp.BLOB, charset="binary"), {}, "%", "c is '%', a value of type string"),
+        (typed(Tp.VARCHAR, charset="utf8mb4"), {}, 5, "c is 5, a value of type string"),
+        (typed(Tp.ENUM, **TEXT), {}, "x", "column c: 'x' does not fit an? enum"),
+        (typed(Tp.TIMESTAMP), {}, "2026-01-01T00:00:00", "c is .*, a value of type io.debezium.time.ZonedTimestamp"),
+        (typed(Tp.TIMESTAMP), {}, "noonZ", "column c: 'noon' is not"),
+        (typed(Tp.DATE), {}, 10**9, "c is 1000000000, a value of type io.debezium.time.Date"),
+        (typed(Tp.DURATION), {}, 10**15, "c is 1000000000000000, a value of type io.debezium.time.MicroTime"),
+        (typed(Tp.JSON), {}, "{", "column c: "),
+    ],
+)
+def test_values_that_debezium_does_not_have_are_refused(
+    kind: FieldType, column: dict[str, Any], value: object, words: str
+) -> None:
+    with pytest.raises(MessageError, match=r"^t\[0\] offset 0: .*" + words):
+        read_debezium(kind, debezium({"id": 1, "c": value}), **column)
+
+
+def test_rows_of_debezium() -> None:
+    """A NULL TIMESTAMP stays one whose default is the present. Equal rows without a key are rows of their own."""
+    stamp, row = FieldType(Tp.TIMESTAMP), debezium({"id": 1, "c": None})
+    keyless = row._replace(key=b'{"payload":{}}')
+    assert key_of(cast("RowEvent", make_decoder(DEBEZIUM).decode(keyless.key, keyless.value)[0])) is None
+    assert read_debezium(stamp, row, row, **NOW) == [{"id": "1"}]
+    assert read_debezium(stamp, keyless, keyless._replace(offset=1), **NOW) == [{"id": "1"}] * 2
+    with pytest.raises(MessageError, match="an update without before; the changefeed needs output-old-value=true"):
+        read_debezium(stamp, debezium({"id": 1, "c": None}, "u"))
+    with pytest.raises(MessageError, match="x is not in the schema"):
+        read_debezium(stamp, debezium({"id": 1, "x": 1}))
+    with pytest.raises(MessageError, match="column c is not in the message"):
+        read_debezium(stamp, debezium({"id": 1}))
+    heads = heads_of(DEBEZIUM)
+    assert heads(None, row.value) == [RowHead(5, "d", "t")]
+    assert heads(None, debezium(op="m").value) == [ResolvedEvent(5)]
+    assert heads(None, debezium(op=None, ddl="q").value) == [DdlEvent(5, "d", "t", "q")]
+    for schema, words in (({"tidb_type": "int"}, None), ({}, "neither DDLs nor resolved events; it needs enable-tidb")):
+        fields = [{"field": "before", "fields": [schema]}]
+        value = json.dumps({**json.loads(row.value or b""), "schema": {"fields": fields}}).encode()
+        with pytest.raises(MessageError, match=words) if words else nullcontext():
+            assert heads(None, value) == [RowHead(5, "d", "t")]
+    for op in ("c", "m", None):
+        with pytest.raises(MessageError, match="source: no member 'commit_ts'"):
+            heads(None, debezium(op=op, ddl="q", source={"db": "d", "table": "t"}).value)
+
+
 def test_every_cut_of_a_message_is_refused() -> None:
     column = {"u": {"id": {"t": 8, "f": 2, "v": 1}}}
     key, value = message([({"ts": 5, "t": 3}, None), ({"ts": 9, "scm": "d", "tbl": "t", "t": 1}, column)])
@@ -185,6 +346,10 @@ def test_every_cut_of_a_message_is_refused() -> None:
             heads(key[:at], value[: max(at - len(key), 0)] if at >= len(key) else value)
         with pytest.raises(MessageError):
             canal(None, text[: at % len(text)])
+    whole = debezium({"id": 1}).value or b""
+    for at in range(len(whole)):
+        with pytest.raises(MessageError):
+            heads_of(DEBEZIUM)(None, whole[:at])
 
 
 @pytest.mark.parametrize(
@@ -196,7 +361,11 @@ def test_every_cut_of_a_message_is_refused() -> None:
             "?protocol=avro&schema-registry=http://r",
             "of avro cannot be a drainer's source: .* open-protocol, canal-json",
         ),
-        ("?protocol=debezium", "messages of debezium cannot be .* open-protocol, canal-json or simple"),
+        ("?protocol=debezium", "debezium .* no resolved events, .* add enable-tidb-extension=true"),
+        (
+            "?protocol=debezium&enable-tidb-extension=true&output-old-value=false",
+            "messages of debezium need output-old-value=true",
+        ),
         ("?protocol=canal-json", "canal-json .* no resolved events, .* add enable-tidb-extension=true"),
         ("?protocol=csv", "protocol"),
     ],

@@ -245,8 +245,13 @@ def test_a_partition_that_is_silent_or_corrupt_holds_back() -> None:
         pump = await followed(pump_of(reader), reader)
         pump._silence_max_s = 0
         assert (await pump.mark(after_ts=3, limits=ALL)).resolved_ts == 4
-        with pytest.raises(PumpUnavailable, match=r"^t\[0\] is read up to ts 4, and nothing came for 0 s"):
+        with pytest.raises(PumpUnavailable, match=r"^t\[0\] is read up to ts 4, and no resolved event came for 0 s"):
             await pump.mark(after_ts=4, limits=ALL)
+        rows = RecordsReader(records_of([[row(5, "keyed", 1)]]))
+        pump = await followed(pump_of(rows), rows)
+        pump._silence_max_s = 0
+        with pytest.raises(PumpUnavailable, match=r"^t\[0\] is .* no resolved event came for 0 s: .* or writes none"):
+            await pump.mark(after_ts=0, limits=ALL)
         broken = pump_of(RecordsReader([Record(AT, 7, b"", b"")]))
         with pytest.raises(BinlogError, match=r"^t\[0\] offset 7: open-protocol: the key begins with nothing"):
             await broken._read()

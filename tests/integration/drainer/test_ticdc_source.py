@@ -27,14 +27,19 @@ from tests.support.ticdc_topic import Part, spread
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CANAL = ProtocolOptions("canal-json", enable_tidb_extension=True)
-PARAMETERS = "protocol=canal-json&enable-tidb-extension=true"
-LEFT_OUT = "ks.k_genpk"  # our own topics lack stored generated columns, which TiCDC's have
+DEBEZIUM = ProtocolOptions("debezium", enable_tidb_extension=True)
+# Our own topics lack stored generated columns, which TiCDC's have. Debezium does not tell NULL from a default.
+LEFT_OUT = ("ks.k_genpk", "ks.k_gen")
 KEYS = CaptureSet(GOLDEN / "keys")
 
 
-def recorded(scratch: Path, capture: CaptureSet = KEYS) -> Pairs:
-    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", f"!{LEFT_OUT}"]))
-    return messages_of(capture, CANAL, scratch / "jobs.json", rules)
+def left_out(options: ProtocolOptions) -> tuple[str, ...]:
+    return LEFT_OUT if options == DEBEZIUM else LEFT_OUT[:1]
+
+
+def recorded(scratch: Path, capture: CaptureSet = KEYS, options: ProtocolOptions = CANAL) -> Pairs:
+    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", *(f"!{one}" for one in left_out(options))]))
+    return messages_of(capture, options, scratch / "jobs.json", rules)
 
 
 def write(kafka: Broker, parts: Iterable[tuple[str, int, Part]]) -> None:
@@ -46,41 +51,47 @@ def write(kafka: Broker, parts: Iterable[tuple[str, int, Part]]) -> None:
         assert producer.flush(60) == 0
 
 
-def written(kafka: Broker, scratch: Path, capture: CaptureSet = KEYS) -> str:
+def written(kafka: Broker, scratch: Path, capture: CaptureSet = KEYS, options: ProtocolOptions = CANAL) -> str:
     """A topic of three partitions with the recording."""
-    topic = kafka.topic(3)
-    write(kafka, [(topic, number, part) for number, part in enumerate(spread(CANAL, recorded(scratch, capture)))])
+    topic, parts = kafka.topic(3), spread(options, recorded(scratch, capture, options))
+    write(kafka, [(topic, number, part) for number, part in enumerate(parts)])
     return topic
 
 
-def source(kafka: Broker, topic: str, more: str = "") -> str:
+def address(kafka: Broker, topic: str, options: ProtocolOptions = CANAL) -> str:
+    return f"kafka://{kafka.address}/{topic}?protocol={options.protocol}&enable-tidb-extension=true"
+
+
+def source(kafka: Broker, topic: str, more: str = "", options: ProtocolOptions = CANAL) -> str:
     """Every batch without a DDL is distributed: executors read the partitions."""
-    uri = f"kafka://{kafka.address}/{topic}?{PARAMETERS}"
+    uri = address(kafka, topic, options)
     return f'source = "ticdc"\ndistributed-bytes-min = 1\n[ticdc-source]\nuri = "{uri}"\n{more}'
 
 
-def missing(mariadb: MariaDB) -> list[str]:
-    return [one for one in differences(mariadb, KEYS) if not one.startswith(LEFT_OUT)]
+def missing(mariadb: MariaDB, options: ProtocolOptions = CANAL) -> list[str]:
+    return [one for one in differences(mariadb, KEYS) if one.partition(":")[0] not in left_out(options)]
 
 
 def position(mariadb: MariaDB) -> int:
     return max((ts for (ts,) in mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position")), default=0)
 
 
+@pytest.mark.parametrize("options", [CANAL, DEBEZIUM], ids=lambda options: options.protocol)
 def test_drainer_killed_within_batches_loses_no_row_and_writes_none_twice(
-    stubs: Stubs, mariadb: MariaDB, kafka: Broker, tmp_path: Path
+    stubs: Stubs, mariadb: MariaDB, kafka: Broker, tmp_path: Path, options: ProtocolOptions
 ) -> None:
     """The drainer dies behind a DDL, and when every slot of a batch is written. Each next one finds its place in the
     partitions by the position alone. Tables without keys show at once what was written twice."""
-    config = configuration(stubs, KEYS, mariadb, more=source(kafka, written(kafka, tmp_path)))
+    topic = written(kafka, tmp_path, options=options)
+    config = configuration(stubs, KEYS, mariadb, more=source(kafka, topic, options=options))
     for point in ("drainer.after_ddl:20", "drainer.before_commit"):
         drainer = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT=point).start()
         assert drainer.wait(deadline_s=240) == -9, f"{point} was not reached\n{drainer.tail()}"
     drainer = stubs.drainer(config, "--until-now").start()
     assert drainer.wait(deadline_s=240) == 0, drainer.tail()
-    assert missing(mariadb) == []
-    schema, table = LEFT_OUT.split(".")  # its DDL is in the history alone
-    assert not mariadb.query(f"SHOW TABLES FROM {schema} LIKE '{table}'")
+    assert missing(mariadb, options) == []
+    for schema, table in (one.split(".") for one in left_out(options)):  # their DDLs are in the history alone
+        assert not mariadb.query(f"SHOW TABLES FROM {schema} LIKE '{table}'")
 
 
 def thirds(pairs: Pairs) -> Sequence[tuple[Pairs, int]]:
@@ -145,7 +156,7 @@ def test_change_stream_of_topics_has_the_rows_of_pumps(stubs: Stubs, spark: Any,
     stubs.add("a").put(*capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
     pumps = {"pd-urls": stubs.etcd.endpoint, "tso-source": "own", "start-ts": capture.meta["scenario_start_ts"]}
-    topics = {"source": f"kafka://{kafka.address}/{topic}?{PARAMETERS}"}
+    topics = {"source": address(kafka, topic)}
     table = {"history-file": history, "table": "types.t_all"}
 
     def read(source: Any, options: dict[str, Any]) -> Any:

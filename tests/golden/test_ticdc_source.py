@@ -25,6 +25,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
 from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.ticdc.columns import plain_reader
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import job_of, named_tables, packed
 from tests.golden.test_files import policy
@@ -171,9 +172,7 @@ def folded(
     return merge_slot(blobs, SQL_TEXT), count
 
 
-@pytest.mark.parametrize(
-    "options", [one for one in OPTIONS if one.encoding_format == "json"], ids=lambda one: repr(one)[:60]
-)
+@pytest.mark.parametrize("options", [one for one in OPTIONS if plain_reader(one)], ids=lambda one: one.protocol)
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
 def test_rows_that_become_columns_are_those_of_binlogs(
     capture: CaptureSet, options: ProtocolOptions, tmp_path: Path

@@ -43,7 +43,7 @@ SAMPLED_ROWS: Final = 200
 ROWID: Final = "_tidb_rowid"
 _ROWID_TYPE: Final = ColumnType(FieldType(Tp.LONGLONG, Flag.NOT_NULL, 20), TypeClass.INT)
 _NUMBER: Final = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
-_DATE: Final = re.compile(rb"([0-9]{4})-([0-9]{2})-([0-9]{2})( [0-9:.]+)?")
+_DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}( [0-9:.]+)?")
 _TIME: Final = re.compile(rb"-?[0-9:.]+")
 
 Border = tuple[str, ...]  # a literal for each column of the row key
@@ -71,9 +71,11 @@ class RowKey:
         """The select list of the key, as `border` expects it."""
         return ", ".join(map(selected, self.columns, self.column_types))
 
-    def border(self, row: Row) -> Border | None:
-        """The border at a key that TiDB returned. None if a value cannot be written as a literal."""
-        found = [None if text is None else _literal(of, text) for of, text in zip(self.column_types, row, strict=True)]
+    def border(self, row: Row, *, any_date: bool = False) -> Border | None:
+        """The border at a key that TiDB returned. None if a value cannot be written as a literal. `any_date`: also
+        dates that do not exist, which TiDB may take for NULL."""
+        cells = zip(self.column_types, row, strict=True)
+        found = [None if text is None else _literal(of, text, any_date=any_date) for of, text in cells]
         literals = tuple(text for text in found if text is not None)
         return literals if len(literals) == len(found) else None
 
@@ -141,7 +143,7 @@ def _beyond(columns: Sequence[str], border: Border, sign: str, or_equal: str) ->
     return f"({name} {sign} {literal} OR ({name} = {literal} AND {rest}))"
 
 
-def _literal(column_type: ColumnType, text: bytes) -> str | None:
+def _literal(column_type: ColumnType, text: bytes, *, any_date: bool) -> str | None:
     """A literal in a session with NO_BACKSLASH_ESCAPES. None for a value that TiDB may refuse as a literal: a
     comparison with it could then be NULL, and rows would be in no range."""
     kind = column_type.type_class
@@ -154,15 +156,13 @@ def _literal(column_type: ColumnType, text: bytes) -> str | None:
     if kind is TypeClass.TIME:
         return f"'{text.decode()}'" if _TIME.fullmatch(text) else None
     found = _DATE.fullmatch(text) if kind in (TypeClass.DATE, TypeClass.DATETIME) else None
-    return f"'{text.decode()}'" if found and _exists(*map(int, found.groups()[:3])) else None
+    return f"'{text.decode()}'" if found and (any_date or _exists(text[:10].decode())) else None
 
 
-def _exists(year: int, month: int, day: int) -> bool:
-    try:
-        date(year, month, day)
-    except ValueError:
-        return False
-    return True
+def _exists(day: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(date.fromisoformat(day))
+    return False
 
 
 _NEWEST: Final = 1 << 62  # above every schema version
@@ -271,7 +271,13 @@ class Snapshot:
         self.read_bytes = 0  # of rows
         with self._errors():
             session.execute(b"SET SESSION max_execution_time=0, sql_mode=" + _SQL_MODE)  # a range may take long
-            session.execute(b"SET SESSION tidb_snapshot='%d'" % ts)
+        self.move(ts)
+
+    def move(self, ts: int) -> None:
+        """Read at another TSO from now on. Raises UpstreamError."""
+        self.ts = ts
+        with self._errors():
+            self._session.execute(b"SET SESSION tidb_snapshot='%d'" % ts)
 
     def ask(self, query: str) -> list[Row]:
         """All rows of a query, as texts."""
@@ -347,21 +353,23 @@ class Snapshot:
 
 
 class Upstream:
-    """Reads upstream at one TSO after another. A session is kept until its TSO, or an error, ends its use: TiDB needs
-    up to a second to begin one. One thread uses it."""
+    """Reads upstream at one TSO after another. A session is kept until an error ends its use: TiDB needs up to a second
+    to begin one. One thread uses it."""
 
-    def __init__(self, connect: Callable[[int], Snapshot]) -> None:
-        """`connect`: opens a session at a TSO."""
+    def __init__(self, connect: Callable[[int], Snapshot] | None) -> None:
+        """`connect`: opens a session at a TSO; None: no upstream is configured."""
         self._connect = connect
         self._kept: Snapshot | None = None
 
     @contextlib.contextmanager
     def at(self, ts: int) -> Iterator[Snapshot]:
         """The session at this TSO. What it yields is read to its end, or raises. Raises UpstreamError."""
-        if self._kept is not None and self._kept.ts != ts:
-            self.close()
+        if self._connect is None:
+            raise UpstreamRefused("[upstream] host names no TiDB to read")
         snapshot, self._kept = self._kept or self._connect(ts), None
         try:
+            if snapshot.ts != ts:
+                snapshot.move(ts)
             yield snapshot
         except BaseException:
             snapshot.close()

@@ -48,6 +48,7 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.health import DepartedPumps, Membership, scope_of
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
 from drainer.ranges.progress import LoadProgress
+from drainer.ranges.upstream import open_snapshot, server_of
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
@@ -398,8 +399,15 @@ def _pumps(
         if schema is not None:
             schema.is_left_out = history.lacks
         address = source_address(section.uri, section.client)
-        to_end = config.until_now
-        partitions = Partitions(address, section.topics, history, silence_max_s=silence_max_s, to_end=to_end)
+        connect = partial(open_snapshot, server_of(config.upstream)) if config.upstream.host else None
+        partitions = Partitions(
+            address,
+            section.topics,
+            history,
+            silence_max_s=silence_max_s,
+            to_end=config.until_now,
+            connect=connect,
+        )
         return PumpSet(partitions, partitions.dial, membership=membership)
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
     return PumpSet(upstream.registry, dial, membership=membership)

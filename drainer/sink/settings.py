@@ -104,7 +104,7 @@ class ServerSection(Section):
 class UpstreamServer(ServerSection):
     """`[upstream]`: the TiDB whose tables are read. Nothing is written there."""
 
-    host: str = Field("", description="a TiDB server of upstream, whose tables `drainer load` reads")
+    host: str = Field("", description="a TiDB server of upstream: `drainer load` and source = ticdc read it")
     port: int = Field(4000, ge=1, le=65535, description="the server's port")
     user: str = Field("root", description="user; it needs the privilege SELECT on the tables, and no other")
     first_load: bool = Field(

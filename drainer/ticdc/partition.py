@@ -21,6 +21,7 @@ from binlog.errors import ConfigError, PumpUnavailable
 
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
+from drainer.protocol.debezium.decoder import DebeziumDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import DdlEvent, Event, ResolvedEvent
@@ -35,6 +36,7 @@ from drainer.pumps.client import Missed, PumpClient, PurgedAt
 from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
+from drainer.ranges.upstream import Snapshot
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.ticdc.pull import PartitionRange
 from drainer.ticdc.tables import TopicHistory
@@ -65,7 +67,7 @@ _ROWS: Final = ("INSERT", "UPDATE", "DELETE")
 def heads_of(options: ProtocolOptions) -> Heads:
     """Return what reads messages with these options. Raises ConfigError if they do not say all that a drainer needs."""
     package = PROTOCOLS.get(options.protocol.lower(), "")
-    if package != "open" and package not in _ROW_HEADS:
+    if package not in ("open", "canal", "simple", "debezium"):
         raise ConfigError(
             f"messages of {options.protocol} cannot be a drainer's source: they lack old values and the commit_ts of "
             "deletes; let TiCDC write open-protocol, canal-json, simple or debezium"
@@ -80,8 +82,10 @@ def heads_of(options: ProtocolOptions) -> Heads:
     decoder = make_decoder(options)
     if isinstance(decoder, OpenDecoder):
         return _open(decoder)
-    read = decoder.parse if isinstance(decoder, SimpleDecoder) else _documents(options)
-    return _one_event(decoder, read, _ROW_HEADS[package])
+    if isinstance(decoder, SimpleDecoder):
+        return _one_event(decoder, decoder.parse)
+    what, how = f"{options.protocol} message", options.large_message_handle_compression
+    return _one_event(decoder, lambda value: parse(value, what, how))
 
 
 def _open(decoder: OpenDecoder) -> Heads:
@@ -98,13 +102,9 @@ def _open(decoder: OpenDecoder) -> Heads:
     return heads
 
 
-def _documents(options: ProtocolOptions) -> Callable[[bytes | None], Reader]:
-    return lambda value: parse(value, f"{options.protocol} message", options.large_message_handle_compression)
+def _one_event(decoder: Decoder, read: Callable[[bytes | None], Reader]) -> Heads:
+    row_head = _debezium if isinstance(decoder, DebeziumDecoder) else _row_head
 
-
-def _one_event(
-    decoder: Decoder, read: Callable[[bytes | None], Reader], row_head: Callable[[Reader], RowHead | None]
-) -> Heads:
     def heads(key: bytes | None, value: bytes | None) -> list[Head]:
         found = row_head(read(value))
         return [*_others(decoder.decode(key, value))] if found is None else [found]
@@ -112,16 +112,11 @@ def _one_event(
     return heads
 
 
-def _canal(message: Reader) -> RowHead | None:
-    if message.text("type") not in _ROWS or message.boolean("isDdl"):
+def _row_head(message: Reader) -> RowHead | None:
+    if message.text("type") not in _ROWS or message.boolean("isDdl", False):
         return None
-    return RowHead(message.needed("_tidb").integer("commitTs"), message.text("database"), message.text("table"))
-
-
-def _simple(message: Reader) -> RowHead | None:
-    if message.text("type") not in _ROWS:
-        return None
-    return RowHead(message.integer("commitTs"), message.text("database"), message.text("table"))
+    stamp = message.child("_tidb") or message  # Canal's extension, and Simple
+    return RowHead(stamp.integer("commitTs"), message.text("database"), message.text("table"))
 
 
 def _debezium(message: Reader) -> RowHead | None:
@@ -138,9 +133,6 @@ def _debezium(message: Reader) -> RowHead | None:
             "it needs enable-tidb-extension=true, and TiCDC's new architecture (8.5.4 or later) or 9.0"
         )
     return RowHead(commit_ts, source.text("db"), source.text("table"))
-
-
-_ROW_HEADS: Final = {"canal": _canal, "simple": _simple, "debezium": _debezium}
 
 
 def _others(events: Iterable[Event | None]) -> Iterator[Head]:
@@ -210,11 +202,12 @@ class PartitionPump(FollowedPump):
         open_reader: Callable[[KafkaAddress, KafkaPartition], TopicReader] = reader_of,
         silence_max_s: float = SILENCE_MAX_S,
         to_end: bool = True,
+        connect: Callable[[int], Snapshot] | None = None,
     ) -> None:
         name, host = str(partition), address.client.get("bootstrap.servers", "")
         super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
         self._partition, self._address, self._history = partition, address, history
-        self._open_reader, self._to_end = open_reader, to_end
+        self._open_reader, self._to_end, self._connect = open_reader, to_end, connect
         self._heads: Heads = heads_of(address.options)
         self._received_s = 0.0
         self._has_resolved = False  # there are resolved events
@@ -237,8 +230,8 @@ class PartitionPump(FollowedPump):
         begin, end = min((one.offset for one in due), default=0), max((one.offset + 1 for one in due), default=0)
         # The first message need not have the least one: after an error the partition was read again from a later ts.
         resolved_ts = min((one.resolved_ts for one in due), default=0)
-        tables = self._history.packed()
-        place = PartitionRange(self._partition, self._address, begin, end, resolved_ts, found.resolved_ts, tables)
+        ends, tables = (resolved_ts, found.resolved_ts), self._history.packed()
+        place = PartitionRange(self._partition, self._address, begin, end, *ends, tables, self._connect)
         return replace(found, topic=place, split_ts=(), splits=(), count_exact=False)
 
     async def count(self, *, after_ts: int, until_ts: int) -> None:
@@ -326,9 +319,10 @@ class Partitions:
         *,
         silence_max_s: float = SILENCE_MAX_S,
         to_end: bool = True,
+        connect: Callable[[int], Snapshot] | None = None,
     ) -> None:
         self._address, self._history = address, history
-        self._silence_max_s, self._to_end = silence_max_s, to_end
+        self._silence_max_s, self._to_end, self._connect = silence_max_s, to_end, connect
         self._topics = topics or [address.topic]
         self._known: dict[str, KafkaPartition] = {}
         self._pumps: dict[str, PartitionPump] = {}
@@ -360,7 +354,13 @@ class Partitions:
 
     def dial(self, node_id: str, _host: str, _extension: bool) -> PumpClient:
         """Return the client of a partition. Raises ConfigError for messages that do not say all that is needed."""
-        partition, silence_max_s = self._known[node_id], self._silence_max_s
-        found = PartitionPump(partition, self._address, self._history, silence_max_s=silence_max_s, to_end=self._to_end)
+        found = PartitionPump(
+            self._known[node_id],
+            self._address,
+            self._history,
+            silence_max_s=self._silence_max_s,
+            to_end=self._to_end,
+            connect=self._connect,
+        )
         self._pumps[node_id] = found
         return found

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
-from binlog.errors import BinlogError, DecodeError
+from binlog.errors import BinlogError, DecodeError, PumpUnavailable
 from binlog.tidb.table import TableInfo
 
 from drainer.changes import collector_paused
@@ -29,10 +29,12 @@ from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
 from drainer.pumps.watermark import Counted
+from drainer.ranges.upstream import Snapshot, Upstream
 from drainer.schema.errors import SchemaError
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts
 from drainer.ticdc.columns import NotPlain, PlainReader, PlainRow, PlainRows, plain_reader
+from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.tables import NamedTable, NamedTables, unpacked
 
 # Adds binlogs, of so many bytes together, to a task's part.
@@ -43,8 +45,8 @@ Add = Callable[[list[bytes], int], None]
 class PartitionRange:
     """The messages of one partition that hold a range's rows and DDLs, in place of a pump's topic: from offset `begin`
     to before `end`; they also hold others. `resolved_ts`: the ts up to which the partition was resolved before
-    `begin`; `final_ts`: the ts up to which it was resolved when the range was planned; `tables`: packed NamedTables.
-    Picklable."""
+    `begin`; `final_ts`: the ts up to which it was resolved when the range was planned; `tables`: packed NamedTables;
+    `connect`: for rows whose messages have their key alone. Picklable."""
 
     partition: KafkaPartition
     address: KafkaAddress
@@ -53,19 +55,24 @@ class PartitionRange:
     resolved_ts: int
     final_ts: int
     tables: bytes = field(repr=False)
+    connect: Callable[[int], Snapshot] | None = field(default=None, repr=False)
 
     def pull(self, after_ts: int, until_ts: int) -> Iterator[bytes]:
         """Yield serialized PullRangeResp with every row and DDL in (after_ts, until_ts], ascending by commit_ts and
-        start_ts. Raises MessageError, ReadError, ClaimStoreError."""
+        start_ts. Raises MessageError, ReadError, ClaimStoreError, PumpUnavailable."""
         if self._has_messages(until_ts):
-            found = _Translation(self, after_ts, until_ts).binlogs(self._records())
-            yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
+            translation = _Translation(self, after_ts, until_ts)
+            with closing(translation.upstream):
+                found = translation.binlogs(self._records())
+                yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
 
     def fold(self, builder: Any, add: Add, after_ts: int, until_ts: int) -> Iterator[Counted]:
         """Add every row and DDL in (after_ts, until_ts] to what folds or divides a task's part (the `builder` of a
         ReadOrder), with `add` or as columns. Yield how many they are, and their bytes. Raises as `pull`."""
         if self._has_messages(until_ts):
-            yield from _Translation(self, after_ts, until_ts).fold(builder, add, self._records())
+            translation = _Translation(self, after_ts, until_ts)
+            with closing(translation.upstream):
+                yield from translation.fold(builder, add, self._records())
 
     def _has_messages(self, until_ts: int) -> bool:
         if until_ts > self.final_ts:  # later messages may belong to the range
@@ -108,6 +115,7 @@ class _Translation:
         self._encoders: dict[tuple[int, int], RowEncoder] = {}
         options = wanted.address.options
         self._zone = UTC if options.protocol.lower() == "debezium" else options.zone
+        self.upstream = Upstream(wanted.connect)
         self._raw = options.claim_check_raw_value
         self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
 
@@ -220,8 +228,9 @@ class _Translation:
             raise self._failed(record, error) from error
 
     @staticmethod
-    def _failed(record: Record, error: BinlogError) -> MessageError:
-        return MessageError(f"{record.topic_partition} offset {record.offset}: {error}")
+    def _failed(record: Record, error: BinlogError) -> BinlogError:
+        where = f"{record.topic_partition} offset {record.offset}"
+        return error if isinstance(error, PumpUnavailable) else MessageError(f"{where}: {error}")
 
     def _is_wanted(self, event: DdlEvent | RowEvent, done_ts: int) -> bool:
         return event.schema.lower() != OWN_SCHEMA and max(done_ts, self._after_ts) < event.commit_ts <= self._until_ts
@@ -256,14 +265,13 @@ class _Translation:
         return found
 
     def _whole(self, event: RowEvent) -> RowEvent:
-        if event.claim and self._store is not None:
-            return claimed_row(event, self._decoder, self._store, raw_value=self._raw)
-        remedy = (
-            f"at {event.claim}: claim-check-storage-uri in the address says where"
-            if event.claim
-            else "in no message: let TiCDC use claim-check instead of handle-key-only"
-        )
-        raise MessageError(
-            f"a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} was too large for a message, "
-            f"and its values are {remedy}"
-        )
+        if not event.claim:
+            table = self._tables.at(event.schema, event.table, event.commit_ts)
+            # `_row` reports a table that is not known.
+            return event if table is None else whole_row(event, table.info, self.upstream, self._wanted.address.options)
+        if self._store is None:
+            raise MessageError(
+                f"a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} was too large for its "
+                f"message, and its values are at {event.claim}: claim-check-storage-uri in the address says where"
+            )
+        return claimed_row(event, self._decoder, self._store, raw_value=self._raw)

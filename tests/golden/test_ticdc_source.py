@@ -9,30 +9,41 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from binlog import envelope
+from binlog.tidb.mutation import parse_prewrite
+from binlog.tidb.row import Row, decode_delete, decode_insert, decode_update
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import Changes
+from drainer.changes.row_packets import is_read_as_names
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
+from drainer.protocol.column_text import names_of
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import DdlEvent, Event, RowEvent
+from drainer.protocol.event import Change, DdlEvent, Event, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from drainer.ranges.upstream import Upstream
+from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
 from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.ticdc.binlogs import RowEncoder
 from drainer.ticdc.columns import plain_reader
+from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.pull import PartitionRange, _Translation
-from drainer.ticdc.tables import job_of, named_tables, packed
+from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed, unpacked
 from tests.golden.test_files import policy
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.message_case import Pairs, messages_of
 from tests.support.recorded_steps import steps_of
+from tests.support.row_packets import shown as shown_text
 from tests.support.ticdc_topic import Part, spread
+from tests.support.upstream_case import FakeSession, snapshot_of
 
 OPTIONS = [
     ProtocolOptions("open-protocol"),
@@ -191,6 +202,56 @@ def test_rows_that_become_columns_are_those_of_binlogs(
             assert columns.ordered == binlogs.ordered
             total += count
     assert total > 40
+
+
+def _text(of: ColumnType, value: DecodedValue) -> bytes | None:
+    if isinstance(value, int) and is_read_as_names(of):
+        return names_of(of)(value).encode()
+    return shown_text(of, value)
+
+
+def answer(table: NamedTable, values: Row) -> list[bytes | None]:
+    """A row as TiDB shows it."""
+    columns = [one for one in table.info.public_columns if not (one.is_virtual or one.hidden)]
+    types = [ColumnType.of(one.type) for one in columns]
+    return [_text(of, of.decoded_value(values.get(one.id))) for one, of in zip(columns, types, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "options", [*OPTIONS[:2], *OPTIONS[3:6]], ids=lambda one: f"{one.protocol}-{one.encoding_format}"
+)
+@pytest.mark.parametrize("name", ["keys", "types"])
+def test_rows_read_upstream_by_their_key_become_the_same_binlogs(
+    name: str, options: ProtocolOptions, tmp_path: Path
+) -> None:
+    capture = CaptureSet(GOLDEN / name)
+    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", "!ks.k_genpk"]))
+    events = events_of(options, messages_of(capture, options, tmp_path / "jobs.json", rules))
+    tables, changes = unpacked(tables_of(capture, events)), Counter[Change]()
+    for event in events:
+        if not isinstance(event, RowEvent) or not (key := key_of(event)):
+            continue
+        table = tables.at(event.schema, event.table, event.commit_ts)
+        assert table is not None
+        encoder = RowEncoder(table, options.zone)
+        _, wanted = encoder.binlog(event)
+        head = envelope.scan(wanted)
+        ((_, _, row),) = parse_prewrite(wanted[head.value_at : head.value_end]).rows()
+        new = decode_insert(table.info, row)[1] if event.change is Change.INSERT else None
+        old = decode_delete(table.info, row) if event.change is Change.DELETE else None
+        if event.change is Change.UPDATE:
+            old, new = decode_update(row)
+        sessions = FakeSession(*([answer(table, one)] for one in (old, new) if one is not None))
+        images = [
+            image and {name: one for name, one in image.items() if name in key} for image in (event.old, event.new)
+        ]
+        alone = event._replace(old=images[0], new=images[1], handle_only=True)
+        upstream = Upstream(lambda ts, session=sessions: snapshot_of(session, ts))  # type: ignore[misc]
+        assert encoder.binlog(whole_row(alone, table.info, upstream, options))[1] == wanted, event
+        asked = [said.partition("=")[2] for said in sessions.said if "tidb_snapshot" in said]
+        assert asked == [f"'{event.commit_ts - is_old}'" for is_old in (1, 0) if (old, new)[1 - is_old] is not None]
+        changes[event.change] += 1
+    assert min(changes[one] for one in (Change.INSERT, Change.UPDATE, Change.DELETE)) > 20
 
 
 def test_deletes_with_their_key_alone_are_refused(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 from unittest import mock
+from urllib.parse import urlencode
 
 import pymysql
 import pytest
@@ -23,6 +25,9 @@ from binlog.errors import TimestampUnavailable
 from binlog.runtime.config import load_or_exit
 
 from drainer.config import PROGRAM
+from drainer.protocol.event import RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
 from drainer.ranges import load as ranges
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import (
@@ -265,17 +270,23 @@ async def test_definition_at_the_timestamp_is_read_after_it_has_changed(upstream
         rows_of(upstream.snapshot(await upstream.peer.now_ts()), source, [Range()])
 
 
-async def test_timestamp_that_gc_has_passed_is_gone(upstream: Upstream) -> None:
-    ts = await upstream.peer.now_ts()
-    upstream.snapshot(ts).close()
+@contextlib.contextmanager
+def gc_passed(upstream: Upstream) -> Iterator[None]:
+    """GC has passed everything that is there now."""
     later = time.strftime("%Y%m%d-%H:%M:%S +0000", time.gmtime(time.time() + 60))
     set_to = "REPLACE INTO mysql.tidb VALUES ('tikv_gc_safe_point', '{}', '')"
     upstream.run(set_to.format(later))
     try:
-        with pytest.raises(SnapshotGone, match="tidb_gc_life_time"):
-            upstream.snapshot(ts)
+        yield
     finally:
         upstream.run(set_to.format("20200101-00:00:00 +0000"))
+
+
+async def test_timestamp_that_gc_has_passed_is_gone(upstream: Upstream) -> None:
+    ts = await upstream.peer.now_ts()
+    upstream.snapshot(ts).close()
+    with gc_passed(upstream), pytest.raises(SnapshotGone, match="tidb_gc_life_time"):
+        upstream.snapshot(ts)
 
 
 async def test_account_needs_select_alone(upstream: Upstream) -> None:
@@ -458,6 +469,80 @@ def test_tables_that_a_consumer_makes_of_a_topic_are_compared_beside_the_stream(
         assert [row["destination"]["v"] for row in rows if row["upstream"] is None] == ["'surplus'"]
     assert drainer.stop() == 0, drainer.tail()
     assert consumer.stop() == 0, consumer.tail()
+
+
+BEYOND_A_MESSAGE = 30_000
+
+
+def write_handles(upstream: Upstream, schema: str) -> None:
+    """Rows of each type, and with keys of each type, none of which fits a message. Keys change, and do not."""
+    more = f"REPEAT('x', {BEYOND_A_MESSAGE})"
+    odd = ODD.replace("odd", f"{schema}.odd").replace(" ZEROFILL", "").replace("VIRTUAL", "VIRTUAL, more MEDIUMTEXT")
+    upstream.run(f"CREATE DATABASE {schema}", odd)
+    for column, values in VALUES.items():
+        # MariaDB has UTF-8 alone, and shows six digits of a FLOAT.
+        text = (
+            one for one in values if not (column == "v" and one[0] == "x") and one not in ("16777217", "123456.789")
+        )
+        upstream.run(*(f"INSERT INTO {schema}.odd ({column}, more) VALUES ({value}, {more})" for value in text))
+    for n, (kind, values) in enumerate(KEYS.items()):
+        of = ("PRIMARY KEY (k) CLUSTERED", "PRIMARY KEY (k, v) NONCLUSTERED", "UNIQUE KEY (v, k)")[n % 3]
+        upstream.run(f"CREATE TABLE {schema}.k{n} (k {kind} NOT NULL, v INT NOT NULL, w INT, more MEDIUMTEXT, {of})")
+        some = [one for one in values.split(", ") if kind != "VARCHAR(20)" or not one.startswith("x")]
+        upstream.run(*(f"INSERT INTO {schema}.k{n} VALUES ({one}, {v}, 0, {more})" for v, one in enumerate(some)))
+        upstream.run(f"UPDATE {schema}.k{n} SET w = 1", f"UPDATE {schema}.k{n} SET v = v + 9 WHERE v % 3 = 1")
+        upstream.run(f"DELETE FROM {schema}.k{n} WHERE v % 3 = 2")
+    upstream.run(
+        f"UPDATE {schema}.odd SET z = 7 WHERE id % 3 = 0", f"UPDATE {schema}.odd SET id = -id WHERE id % 5 = 1"
+    )
+    upstream.run(f"DELETE FROM {schema}.odd WHERE id % 7 = 3")
+
+
+@pytest.mark.parametrize("protocol", ["canal-json", "open-protocol", "simple"])
+def test_rows_whose_messages_have_their_key_alone_are_read_upstream(
+    upstream: Upstream, mariadb: MariaDB, kafka: Broker, protocol: str
+) -> None:
+    """In a time zone of the changefeed's. A row that GC has passed is named."""
+    schema = f"handles_{protocol[:4]}"
+    peer, topic = upstream.peer, kafka.topic(3, max_message_bytes=str(BEYOND_A_MESSAGE - 1000))
+    write_handles(upstream, schema)
+    options = ProtocolOptions(
+        protocol,
+        enable_tidb_extension=protocol == "canal-json",
+        time_zone="America/New_York",
+        encoding_format="avro" if protocol == "simple" else "json",
+        large_message_handle_option="handle-key-only",
+    )
+    values = ((one.name.replace("_", "-"), getattr(options, one.name), one.default) for one in fields(options))
+    given = {name: value for name, value, default in values if value != default}
+    chosen = f'replicate-do-db = ["{schema}"]\n'
+    to = f'db-type = "kafka"\n{chosen}[syncer.to]\naddresses = ["{kafka.address}"]\ntopic = "{topic}"\n'
+    to += "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+    producer = peer.our_drainer(to, "-until-now", name=topic)
+    assert producer.wait(deadline_s=400) == 0, producer.tail()
+    decoder = make_decoder(options)
+    events = [event for part in kafka.read(topic) for one in part for event in decoder.decode(one.key, one.value)]
+    assert all(one.handle_only for one in events if isinstance(one, RowEvent))
+
+    uri = f"kafka://{kafka.address}/{topic}?{urlencode(given).replace('True', 'true')}"
+    source = f'source = "ticdc"\ndistributed-bytes-min = 1\n[ticdc-source]\nuri = "{uri}"\n'
+    source += f'[upstream]\nhost = "127.0.0.1"\nport = {peer.tidb_port}\n'
+
+    def run() -> Server:
+        server = peer.our_drainer(mariadb, "-until-now", name=f"{topic}-source", more=source, syncer=chosen)
+        server.wait(deadline_s=400)
+        return server
+
+    if protocol == "canal-json":
+        with gc_passed(upstream):
+            text = run().text()
+        words = rf"`{schema}`\.`\w+` at commit_ts \d+ .*\((id|k) = .*\).* tidb_gc_life_time.* claim-check"
+        assert re.search(words, text), text
+    assert (ended := run()).wait() == 0, ended.tail()
+    found, downstream = peer.connect(**AS_TEXT), mariadb.connect(**AS_TEXT)
+    with contextlib.closing(found), contextlib.closing(downstream):
+        lines = [one for name in tables(found, schema) for one in table_differences(found, downstream, schema, name)]
+    assert not lines, lines
 
 
 FOREIGN_KEYS = (

@@ -52,17 +52,19 @@ def snapshot_of(session: FakeSession, ts: int = 42) -> Snapshot:
 
 class FakeUpstream:
     """A TiDB whose tables all have the same rows, by their key, and are divided at 2. `errors`: what the next queries
-    raise after their first row; `read`: how many ranges were read; `closed`: how many sessions."""
+    raise after their first row; `read`: how many ranges were read; `closed`: how many sessions; `asked`: the TSOs."""
 
     def __init__(self, rows: Mapping[int, Sequence[bytes | None]], *errors: DestinationError | None) -> None:
         self.rows = rows
         self.errors = iter(errors)
         self.read = self.closed = 0
+        self.asked: list[int] = []
 
     def connect(self, ts: int) -> Snapshot:
         return Snapshot(cast(ServerSession, self), ts)
 
     def execute(self, sql: bytes) -> int:
+        self.asked += map(int, re.findall(rb"tidb_snapshot='(\d+)'", sql))
         return 0
 
     def packets(self, sql: bytes, block_bytes: int) -> tuple[int, Iterator[list[bytes]]]:

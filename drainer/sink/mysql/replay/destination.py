@@ -19,7 +19,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.types import Tp
 
 from drainer.ddl.lexer import tokens
-from drainer.ddl.repetition import named_tables, undoes_itself
+from drainer.ddl.table_diff import named_tables, undoes_itself
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
 from drainer.sink.base import Identity

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.ddl.lexer import Unexpected, quoted, rename_pairs
-from drainer.ddl.repetition import named_tables, undoes_itself
+from drainer.ddl.table_diff import named_tables, undoes_itself
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ranges import check as module
 from drainer.ranges.check import Stopped, Table, passes
-from drainer.ranges.upstream import Snapshot, SnapshotGone, Source, Upstream, UpstreamDown, UpstreamRefused
+from drainer.ranges.upstream import SnapshotGone, Source, Upstream, UpstreamDown, UpstreamRefused
 from drainer.row.codec import Codec
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved, SchemaMoved
@@ -57,7 +57,6 @@ class File:
         self.sink = SQLiteSink(path)
         self.sink.open(IDENTITY, TS)
         self.upstream = upstream_of(WANTED)
-        self.asked: list[int] = []
         self.run('CREATE TABLE "db.keyed" (id INTEGER, name TEXT, price REAL)')
 
     def run(self, text: str, *rows: Row) -> list[tuple[object, ...]]:
@@ -72,15 +71,11 @@ class File:
     def rows(self) -> list[tuple[object, ...]]:
         return self.run('SELECT * FROM "db.keyed" ORDER BY id')
 
-    def connect(self, ts: int) -> Snapshot:
-        self.asked.append(ts)
-        return self.upstream.connect(ts)
-
     @contextlib.contextmanager
     def table(self) -> Iterator[Table]:
         with (
             contextlib.closing(self.sink.snapshot(IDENTITY)) as there,
-            contextlib.closing(Upstream(self.connect)) as up,
+            contextlib.closing(Upstream(self.upstream.connect)) as up,
         ):
             yield Table([self.source], up, there)
 
@@ -97,10 +92,10 @@ def test_equal_table_is_equal(file: File) -> None:
     with file.table() as table:
         found = table.compared()
         assert (found.rows, found.differences, found.is_cut) == (4, (), False)
-        assert (file.upstream.read, file.asked) == (1, [TS])
+        assert (file.upstream.read, file.upstream.asked) == (1, [TS])
         assert table.repair(found) == 0
     assert file.upstream.closed == 1
-    assert set(file.asked) == {TS}
+    assert set(file.upstream.asked) == {TS}
 
 
 def test_rows_that_differ_are_named_and_repaired(file: File) -> None:
@@ -141,10 +136,10 @@ def test_repair_writes_what_upstream_has_at_the_position_of_its_own_transaction(
         found = table.compared()
         later: Sequence[Row] = [(1, "newer", 0.1), *WANTED[1:3], (5, "e", None)]
         file.sink.advance(TS + 1, 0)
-        file.upstream = upstream_of(later)
+        file.upstream.rows = upstream_of(later).rows
         table.repair(found)
         assert file.rows() == list(later)
-        assert file.asked[-1] == TS + 1
+        assert file.upstream.asked[-1] == TS + 1
         assert table.there.commit_ts == TS
 
 
@@ -155,7 +150,7 @@ def test_repair_writes_nothing_if_the_stream_has_done_so_meanwhile(file: File) -
         file.run('DELETE FROM "db.keyed" WHERE id = 5')
         file.sink.advance(TS + 1, 0)
         assert table.repair(found) == 0
-    assert file.asked[-1] == TS + 1
+    assert file.upstream.asked[-1] == TS + 1
 
 
 def test_rows_of_all_tables_that_are_merged_are_compared_and_repaired(file: File) -> None:
@@ -199,7 +194,7 @@ def test_table_of_which_more_differs_than_is_compared_is_made_equal_range_by_ran
             assert table.repair(found) >= 4
         assert len(asked) == 2
         assert min(asked) > 0
-    assert {TS, TS + 1} <= set(file.asked)
+    assert {TS, TS + 1} <= set(file.upstream.asked)
     assert [row for row in file.rows() if row != surplus] == list(WANTED)
     with file.table() as table:
         table.repair(table.compared())

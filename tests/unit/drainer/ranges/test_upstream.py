@@ -66,6 +66,8 @@ def test_session_is_kept_until_an_error_ends_its_use() -> None:
         raise UpstreamDown("half read")
     with kept.at(1) as another:
         assert (another is first, made[0].closed) == (False, True)
+    with kept.at(2) as moved:
+        assert (moved is another, moved.ts, made[2].said[-1]) == (True, 2, "SET SESSION tidb_snapshot='2'")
 
 
 def test_columns_are_selected_with_their_whole_value() -> None:

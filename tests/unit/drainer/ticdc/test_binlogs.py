@@ -31,14 +31,18 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, ResolvedEvent,
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.protocol.table import ColumnFlag
+from drainer.ranges.upstream import Upstream
 from drainer.schema.history.base import JobHistory
+from drainer.sink.mysql.connection import ServerError
 from drainer.spark.source.options import SourceOptions
 from drainer.ticdc.binlogs import RowEncoder
+from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.partition import RowHead, heads_of
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed
 from tests.support.memory_records import message
 from tests.support.schema_case import job, table
+from tests.support.upstream_case import Answer, FakeSession, snapshot_of
 from tests.unit.drainer.test_config import loaded
 
 TEXT = {"elems": ("a", "b"), "charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -121,6 +125,30 @@ def test_errors_name_table_and_column(event: RowEvent, words: str) -> None:
 
 def start_ts_of(event: RowEvent, place: tuple[int, int] | None = None, table_id: int = 7) -> int:
     return RowEncoder(NamedTable(table_id, 3, INFO), ZoneInfo("UTC")).binlog(event, place)[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "answer", "words"),
+    [
+        ({"id": 1}, {}, [], r"\(id = 1\) alone, .*: 0 rows have this key as of 50; or let TiCDC use claim-check"),
+        ({"id": 1}, {}, [ServerError(9006, "early", "t:4000")], "as of 50, .* raise tidb_gc_life_time: .* claim-check"),
+        (
+            {"id": 1},
+            {},
+            [ServerError(1054, "unknown", "t:4000")],
+            "upstream's table at 50 is not the one .* claim-check",
+        ),
+        ({"id": 1}, {"only_output_updated_columns": True}, [], "must not set only-output-updated-columns"),
+        ({"id": 1, "x": 2}, {}, [], "the table as the DDL history has it lacks x"),
+        ({}, {}, [], "there is no key"),
+    ],
+)
+def test_a_row_that_cannot_be_read_upstream_is_named(
+    key: dict[str, Any], options: dict[str, Any], answer: Answer, words: str
+) -> None:
+    upstream = Upstream(lambda ts: snapshot_of(FakeSession(answer), ts))
+    with pytest.raises(MessageError, match=rf"^the insert of `d`\.`t` at commit_ts 50 was too large for .* {words}"):
+        whole_row(row(Change.INSERT, new=key), INFO, upstream, ProtocolOptions("open-protocol", **options))
 
 
 def test_start_ts_orders_a_transaction_and_tells_rows_apart() -> None:

@@ -22,6 +22,7 @@ from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
 from drainer.protocol.options import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark
+from drainer.ranges.upstream import Snapshot, UpstreamDown
 from drainer.schema.history.base import JobSource
 from drainer.ticdc.partition import PartitionPump, Partitions
 from drainer.ticdc.pull import PartitionRange, _Translation
@@ -222,7 +223,7 @@ def test_a_range_ends_with_the_event_that_completes_it() -> None:
 @pytest.mark.parametrize(
     ("of", "words"),
     [
-        ({"ohk": True}, "in no message: .* claim-check instead of"),
+        ({"ohk": True}, r"\(id = 1\) alone, .*: \[upstream\] host names no TiDB .* claim-check"),
         ({"ccl": "s3://b/c"}, "at s3://b/c: claim-check-stor"),
     ],
 )
@@ -230,6 +231,21 @@ def test_a_row_whose_values_are_elsewhere_is_refused(of: dict[str, Any], words: 
     key, value = row(5, "keyed", 1)
     with pytest.raises(BinlogError, match=rf"t\[0\] offset 0: .*`d`\.`keyed` at commit_ts 5 was too large .* {words}"):
         asyncio.run(planned([[({**key, **of}, value)], [resolved(7)]], 0, 6))
+
+
+def test_a_batch_waits_for_an_upstream_that_does_not_answer() -> None:
+    def connect(ts: int) -> Snapshot:
+        raise UpstreamDown(f"{ts}: away")
+
+    key, value = row(5, "keyed", 1)
+    pump = pump_of(reader := RecordsReader(records_of([[({**key, "ohk": True}, value)], [resolved(7)]])))
+    pump._connect = connect
+
+    async def mark() -> PumpMark:
+        return await (await followed(pump, reader)).mark(after_ts=0, limits=ALL)
+
+    with pytest.raises(PumpUnavailable, match=r"^5: away"):
+        list(read(asyncio.run(mark()), reader.records, 0, 6))
 
 
 def test_a_range_above_what_was_read_is_refused() -> None:

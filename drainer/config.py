@@ -533,14 +533,19 @@ class Config(UpstreamSection):
     def _check_ticdc(self) -> None:
         if not self.ticdc_source.uri:
             raise ConfigError('source: "ticdc" needs [ticdc-source] uri = "kafka://host:9092/topic?protocol=..."')
-        if not self.schema_.history_file and not self.schema_.history_url:
-            raise ConfigError(
-                'source: "ticdc" needs [schema] history-url, the status port of a TiDB server, or history-file: '
-                "messages do not have all that a table's schema says"
-            )
         from drainer.ticdc.partition import source_address  # loads the client library
 
-        source_address(self.ticdc_source.uri, self.ticdc_source.client)
+        address = source_address(self.ticdc_source.uri, self.ticdc_source.client)
+        needs = "needs [schema] history-url, the status port of a TiDB server, or history-file"
+        if self.has_schemas_in_topics and address.options.protocol.lower() != "simple":
+            raise ConfigError(f'source: "ticdc" {needs}: only messages of simple have the schemas of tables')
+        if self.has_schemas_in_topics and (self.upstream.first_load or self.upstream.check_interval):
+            raise ConfigError(f'upstream: with source = "ticdc", first-load or check-interval {needs}')
+
+    @property
+    def has_schemas_in_topics(self) -> bool:
+        """Whether TiCDC's topics are the only source of tables' schemas."""
+        return self.source == "ticdc" and not self.schema_.history_file and not self.schema_.history_url
 
 
 FLAGS = (

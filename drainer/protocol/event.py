@@ -13,7 +13,7 @@ from drainer.protocol.table import ColumnFlag
 
 # Kinds of DDLs with Canal's names, which Simple uses too.
 
-_KINDS: Final = {
+KINDS: Final = {
     "CREATE": (ActionType.CREATE_TABLE,),
     "RENAME": (ActionType.RENAME_TABLE, ActionType.RENAME_TABLES),
     "CINDEX": (ActionType.ADD_INDEX, ActionType.ADD_FOREIGN_KEY, ActionType.ADD_PRIMARY_KEY),
@@ -41,7 +41,7 @@ _KINDS: Final = {
         ActionType.DROP_COLUMNS,
     ),
 }
-_TYPES: Final = {int(action): name for name, actions in _KINDS.items() for action in actions}
+_TYPES: Final = {int(action): name for name, actions in KINDS.items() for action in actions}
 
 
 def canal_kind(type_code: int) -> str:

@@ -90,6 +90,7 @@ class SchemaProvider:
         self._snapshot: SchemaSnapshot | None = None
         self._policy = policy
         self._history = JobHistory()
+        self._sizes = 0
         self._logged_sources: list[JobSource] = []
         self._outage = Outage(_log, "DDL history is unavailable", "DDL history is available again")
         self.schema = Schema.open(self._history, position_ts=0, policy=policy)
@@ -148,6 +149,11 @@ class SchemaProvider:
         for source in self._sources:
             source.begin_after(snapshot)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a source got jobs since it was read."""
+        return sum(source.size for source in self._sources) > self._sizes
+
     def check_rules(self) -> None:
         """Warn of rules that match nothing in the schema. Raises RuleRefused for one that cannot be applied."""
         self.schema.view()
@@ -184,7 +190,7 @@ class SchemaProvider:
         answer, segmenting raises JobUnknown."""
         unknown = [job_id for job_id in batch.ddl_texts if self.schema.job(job_id) is None]
         version = batch.greatest_version
-        if not unknown and version <= self.schema.settled_version:
+        if not unknown and version <= self.schema.settled_version and not self.has_more:
             return
         try:
             await self._refresh(None)
@@ -274,7 +280,7 @@ class SchemaProvider:
         return None
 
     async def _refresh(self, wanted: int | None) -> int:
-        found = 0
+        found, self._sizes = 0, sum(source.size for source in self._sources)
         for source in self._sources:
             found += self.schema.learn(await source.refresh(wanted))
         self._outage.over()
@@ -306,7 +312,7 @@ class LoopSchemaProvider:
     def prepare(self, batch: Batch) -> None:
         known = self._provider.schema
         unknown = any(known.job(job_id) is None for job_id in batch.ddl_texts)
-        if unknown or batch.greatest_version > known.settled_version:
+        if unknown or batch.greatest_version > known.settled_version or self._provider.has_more:
             self._wait(self._provider.prepare(batch))
 
     def missing(self, error: JobUnknown) -> bool:

@@ -65,7 +65,7 @@ from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Posit
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.session_opening import Opening
-from drainer.ticdc.tables import TopicHistory
+from drainer.ticdc.tables import MessageSchemas, TopicHistory
 
 # The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
 #
@@ -106,14 +106,15 @@ class _StoppedEarly(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The upstream cluster: etcd, the registry of pumps, the cluster id, a TSO of the start, and this drainer among
-    those with its node id."""
+    """The upstream cluster: etcd, the registry of pumps, the cluster id, a TSO of the start, this drainer among those
+    with its node id, and the source of DDL jobs where topics have the schemas."""
 
     etcd: Etcd
     registry: Registry
     cluster_id: int
     now_ts: int
     candidate: Candidate
+    schemas: MessageSchemas | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
             if config.upstream.first_load and not await _first_load(config, stop, starting, opening):
                 raise _StoppedEarly
             now_ts = await _unless(stop, _now_ts(config, etcd, security))  # heartbeats are counted from it
-            upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate)
+            schemas = MessageSchemas() if config.has_schemas_in_topics else None
+            upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate, schemas)
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
@@ -203,7 +205,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
     destination = config.syncer.sink(former_has_ended=config.standby)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy(), snapshot_reader(config))
+    jobs = job_sources(config, upstream.etcd, upstream.schemas)
+    provider = SchemaProvider(jobs, config.syncer.policy(), snapshot_reader(config))
     pumps = _pumps(config, upstream)
     try:
         known = await _unless(stop, provider.known(initial_ts))
@@ -229,7 +232,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             first_start=position.fresh,
         )
         await _unless(stop, reading)
-        provider.check_rules()
+        if upstream.schemas is None:
+            provider.check_rules()
         if not all(load.is_complete for load in position.loads):
             raise DestinationRefused(f"{destination.name}: its first load is not complete; continue it: drainer load")
         if isinstance(destination, ChecksTables):
@@ -271,8 +275,13 @@ async def _position(open_: Callable[[], Position], destination: AnySink, stop: a
         raise
 
 
-def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
-    """Return the configured sources of DDL jobs."""
+def job_sources(config: Config, etcd: Etcd, schemas: MessageSchemas | None = None) -> list[JobSource]:
+    """Return the configured sources of DDL jobs. `schemas`: of a running drainer, the only one that has the jobs of
+    topics. Raises ConfigError without it."""
+    if schemas is not None:
+        return [schemas]
+    if config.has_schemas_in_topics:
+        raise ConfigError('source = "ticdc": give [schema] history-url: without it, schemas come while topics are read')
     schema = config.schema_
     security = config.security.security()
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
@@ -395,7 +404,8 @@ def _pumps(
     if config.source == "ticdc":
         from drainer.ticdc.partition import Partitions, source_address  # loads the client library
 
-        section, history = config.ticdc_source, TopicHistory(job_sources(config, upstream.etcd))
+        section = config.ticdc_source
+        history = TopicHistory(job_sources(config, upstream.etcd, upstream.schemas))
         if schema is not None:
             schema.is_left_out = history.lacks
         address = source_address(section.uri, section.client)

@@ -13,7 +13,7 @@ class TicdcSection(Section):
         "",
         repr=False,
         description="TiCDC's address of a topic with its changefeed's options, such as kafka://host:9092/topic"
-        "?protocol=canal-json&enable-tidb-extension=true; empty: not used",
+        "?protocol=canal-json&enable-tidb-extension=true; empty: not used; messages of simple need no [schema]",
     )
     topics: tuple[str, ...] = Field(
         (), description="topics to read, or regular expressions that begin with ^; empty: that of the address"

@@ -107,7 +107,8 @@ class RowEncoder:
             name = next(name for column_id, name in self.needed.items() if column_id not in values)
             raise MessageError(
                 f"column {name} is not in the message: column-selectors of the changefeed leave it out, or "
-                "delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it"
+                "delete-only-output-handle-key-columns, or the DDL history lacks the DDL that dropped it, or it is "
+                "generated, which only TiDB's DDL history says ([schema] history-url)"
             )
 
     def _values(self, image: Image | None) -> dict[int, Datum]:

@@ -9,6 +9,7 @@ by the time of its position.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,20 +45,29 @@ from drainer.ticdc.tables import TopicHistory
 BACKLOG_MAX: Final = 100_000
 # A message is sent after its transaction committed. TiCDC's clock may be so far behind the cluster's.
 CLOCKS_DIFFER_MAX_S: Final = 60.0
+# A table's schema is sent so long after it is due, at most.
+SCHEMA_LATE_S: Final = 30
 _READ_S: Final = 0.1
 
 
 # Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
 # a row's table. Rows are decoded by the tasks that apply them. Pure.
 class RowHead(NamedTuple):
-    """A row without its columns."""
+    """A row without its columns. `version`: of its schema, in Simple."""
 
     commit_ts: int
     schema: str
     table: str
+    version: int = 0
 
 
-Head = RowHead | DdlEvent | ResolvedEvent
+class SchemaHead(NamedTuple):
+    """A message of Simple that has schemas. That of a DDL is followed by its DdlEvent."""
+
+    message: Reader
+
+
+Head = RowHead | DdlEvent | ResolvedEvent | SchemaHead
 # From a message's key and value; raises MessageError.
 Heads = Callable[[bytes | None, bytes | None], list[Head]]
 
@@ -106,8 +116,12 @@ def _one_event(decoder: Decoder, read: Callable[[bytes | None], Reader]) -> Head
     row_head = _debezium if isinstance(decoder, DebeziumDecoder) else _row_head
 
     def heads(key: bytes | None, value: bytes | None) -> list[Head]:
-        found = row_head(read(value))
-        return [*_others(decoder.decode(key, value))] if found is None else [found]
+        message = read(value)
+        found = row_head(message)
+        if found is not None:
+            return [found]
+        has_schemas = isinstance(decoder, SimpleDecoder) and not {"tableSchema", "sql"}.isdisjoint(message.document)
+        return [*[SchemaHead(message)] * has_schemas, *_others(decoder.decode(key, value))]
 
     return heads
 
@@ -116,7 +130,8 @@ def _row_head(message: Reader) -> RowHead | None:
     if message.text("type") not in _ROWS or message.boolean("isDdl", False):
         return None
     stamp = message.child("_tidb") or message  # Canal's extension, and Simple
-    return RowHead(stamp.integer("commitTs"), message.text("database"), message.text("table"))
+    version = message.integer("schemaVersion", 0)  # Simple's
+    return RowHead(stamp.integer("commitTs"), message.text("database"), message.text("table"), version)
 
 
 def _debezium(message: Reader) -> RowHead | None:
@@ -148,29 +163,45 @@ def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
 
 
 class PartitionIndex:
-    """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned."""
+    """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned.
+    `unread`: the rows, by offset, whose schema no message has had yet; nothing passes them."""
 
-    def __init__(self, after_ts: int, version_of: Callable[[str, str, int], int] = lambda *_: 0) -> None:
-        """`version_of`: returns the schema version of a row."""
+    def __init__(self, after_ts: int, version_of: Callable[[RowHead], int | None] = lambda _: 0) -> None:
+        """`version_of`: returns the schema version of a row, None if its schema must still come."""
         self._version_of = version_of
         self._waiting: list[ReceivedBinlog] = []
-        self.resolved_ts = after_ts
+        self._read_ts = self.resolved_ts = after_ts
+        self.unread: dict[int, RowHead] = {}
 
     def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedBinlog]:
         """Add a message; return what has become final, by commit_ts."""
         found: list[ReceivedBinlog] = []
         for head in heads:
             if isinstance(head, ResolvedEvent):
-                found += self._resolved(head.commit_ts - 1)
+                self._read_ts = max(self._read_ts, head.commit_ts - 1)
+                found += self.due()
             elif isinstance(head, DdlEvent):
-                if head.commit_ts > self.resolved_ts and is_placed(head):
-                    self._waiting.append(ReceivedBinlog(head.commit_ts, size, True, 0, offset, self.resolved_ts))
-            elif head.commit_ts > self.resolved_ts:
-                version, each = self._version_of(head.schema, head.table, head.commit_ts), size // len(heads)
-                self._waiting.append(ReceivedBinlog(head.commit_ts, each, False, version, offset, self.resolved_ts))
+                if head.commit_ts > self._read_ts and is_placed(head):
+                    self._waiting.append(ReceivedBinlog(head.commit_ts, size, True, 0, offset, self._read_ts))
+            elif isinstance(head, RowHead) and head.commit_ts > self._read_ts:
+                version, each = self._version_of(head), size // len(heads)
+                if version is None:
+                    self.unread[offset] = head
+                self._waiting.append(ReceivedBinlog(head.commit_ts, each, False, version or 0, offset, self._read_ts))
         return found
 
-    def _resolved(self, ts: int) -> list[ReceivedBinlog]:
+    def due(self) -> list[ReceivedBinlog]:
+        """Return what has become final since it was returned last, by commit_ts."""
+        if self.unread:
+            versions = {
+                at: version for at, row in self.unread.items() if (version := self._version_of(row)) is not None
+            }
+            self.unread = {at: row for at, row in self.unread.items() if at not in versions}
+            if versions:
+                self._waiting = [
+                    one._replace(schema_version=versions.get(one.offset, one.schema_version)) for one in self._waiting
+                ]
+        ts = min([self._read_ts, *(row.commit_ts - 1 for row in self.unread.values())])
         if ts <= self.resolved_ts:
             return []
         self.resolved_ts = ts
@@ -209,7 +240,8 @@ class PartitionPump(FollowedPump):
         self._partition, self._address, self._history = partition, address, history
         self._open_reader, self._to_end, self._connect = open_reader, to_end, connect
         self._heads: Heads = heads_of(address.options)
-        self._received_s = 0.0
+        self._received_s, self._unread_s = 0.0, math.inf
+        self._repeated_s = address.options.send_bootstrap_interval_in_sec
         self._has_resolved = False  # there are resolved events
 
     @property
@@ -254,11 +286,19 @@ class PartitionPump(FollowedPump):
                 reading = asyncio.ensure_future(asyncio.to_thread(self._next, reader))
                 for record, heads in await asyncio.shield(reading):
                     for head in heads:
-                        if isinstance(head, DdlEvent) and is_placed(head):
+                        if isinstance(head, SchemaHead):
+                            await self._history.learn(head.message)
+                        elif isinstance(head, DdlEvent) and is_placed(head):
                             await self._history.place(head)
                     self._add_message(index, record, heads)
                     # Before the end that it had is seen, its resolved ts would be an end for until-now.
                     counts = counts or not self._to_end or record.offset + 1 >= end
+                if index.unread:
+                    self._binlogs.extend(index.due())
+                    self._resolved_ts = index.resolved_ts
+                    self._check_unread(index)
+                    continue
+                self._unread_s = math.inf
                 if counts or reader.at_end() or len(self._binlogs) >= self._backlog_max:
                     self._error = None
                     self._outage.over(pump=self._node_id)
@@ -283,11 +323,28 @@ class PartitionPump(FollowedPump):
                         f"{self._partition} offset {low}: messages above ts {after_ts} may be missing: the brokers "
                         "removed those before it (retention.ms), and none is left that is older than the position"
                     )
+                if self._history.schemas is not None:  # each is sent again after so long
+                    found = reader.offset_at(self._partition, sent_ms - 1000 * (self._repeated_s + SCHEMA_LATE_S))
+                    begin = begin if found is None else min(found, begin)
             reader.begin({self._partition: begin})
         except BaseException:
             reader.close()
             raise
         return reader, PartitionIndex(after_ts, self._history.version_of), end
+
+    def _check_unread(self, index: PartitionIndex) -> None:
+        """Keep what is missing as the error, when a schema should have come long ago."""
+        now_s = time.monotonic()
+        self._unread_s = min(self._unread_s, now_s)
+        if index.unread and now_s - self._unread_s > self._repeated_s + SCHEMA_LATE_S:
+            offset, row = next(iter(index.unread.items()))
+            self._error = PumpUnavailable(
+                f"{self._partition} offset {offset}: no message has the schema of `{row.schema}`.`{row.table}`, "
+                f"version {row.version}, of the row at commit_ts {row.commit_ts}: the changefeed must send it "
+                f"(send-bootstrap-interval-in-sec is {self._repeated_s} here, send-bootstrap-in-msg-count neither 0), "
+                "or give [schema] history-url or history-file"
+            )
+            self._outage.failed(pump=self._node_id, error=str(self._error))
 
     def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
         found = []

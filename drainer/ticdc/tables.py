@@ -1,4 +1,5 @@
-"""The table, and its schema version, of a row that names its table alone: at the row's commit_ts, from DDL jobs.
+"""The table, and its schema version, of a row that names its table alone: at the row's commit_ts, from DDL jobs. These
+are TiDB's, or are made of the schemas in Simple's messages.
 
 Rows above a DDL's commit_ts have the table as it is after the DDL. TiCDC gives a DDL the FinishedTS of its job, and a
 drainer the commit_ts of its binlog, which is earlier. So the commit_ts with which a DDL was read counts, and FinishedTS
@@ -8,25 +9,36 @@ for a DDL that was not.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import pickle
 import zlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from binlog.tidb.job import Job
-from binlog.tidb.table import TableInfo
+from binlog.cluster import tso
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.index import IndexColumn, IndexInfo
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.types import FLOATS, FieldType, Flag, Tp
 
+from drainer.ddl.lexer import tokens
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import DdlEvent
+from drainer.protocol.event import KINDS, DdlEvent
 from drainer.schema import job_effects, job_kinds
 from drainer.schema.catalog import Catalog
 from drainer.schema.errors import HistoryUnavailable
+from drainer.schema.filter import OWN_SCHEMA
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.unknown_column import public_version
+
+if TYPE_CHECKING:
+    from drainer.protocol.json_read import Reader
+    from drainer.ticdc.partition import RowHead
 
 Name = tuple[str, str]  # database and table, in lower case
 
@@ -128,16 +140,225 @@ def unpacked(data: bytes) -> NamedTables:
     return found
 
 
+# Makes DDL jobs of the schemas in Simple's messages. Pure.
+_TYPES: Final = {FieldType(tp, charset=of).mysql_name: tp for of in ("", "binary") for tp in Tp if tp is not Tp.NEWDATE}
+# Schemas in Avro lack a time's decimals: the length of one without a fraction.
+_LENGTHS: Final = {Tp.DATETIME: 19, Tp.TIMESTAMP: 19, Tp.DURATION: 10}
+_HANDLE: Final = "primary"  # TiCDC's name for a primary key that is the handle and so has no index
+
+
+def table_info(schema: Reader, before: TableInfo | None = None) -> TableInfo:
+    """`before`: the table until then; columns and indexes keep their ids by name. Columns are in the order of TiDB's
+    ids; what a schema does not say (partitions, generated columns, AUTO_INCREMENT, prefixes of indexes, the charset of
+    the table, comments) is as if there were none. Raises MessageError."""
+    known = before or TableInfo(0, "")
+    indexes, columns, made = schema.objects("indexes"), list[ColumnInfo](), list[IndexInfo]()
+    primary = [one for one in indexes if one.boolean("primary", False)]
+    keys = {name.lower() for one in primary for name in _texts(one, "columns")}
+    ids, last_id = {one.name.lower(): one.id for one in known.columns}, known.max_column_id
+    for one in schema.objects("columns"):
+        name = one.text("name")
+        column_id = ids.get(name.lower()) or (last_id := last_id + 1)
+        columns.append(
+            _column(one, ColumnInfo(column_id, name, len(columns), FieldType(Tp.NULL)), is_key=name.lower() in keys)
+        )
+    offsets = {column.name.lower(): column.offset for column in columns}
+    index_ids, last_index_id = {one.name.lower(): one.id for one in known.indexes}, known.max_index_id
+    for one in indexes:
+        parts = tuple(IndexColumn(name, offsets.get(name.lower(), -1)) for name in _texts(one, "columns"))
+        if not parts or any(part.offset < 0 for part in parts):
+            one.wrong("columns", "columns of the table")
+        if (name := one.text("name")) != _HANDLE:
+            index_id = index_ids.get(name.lower()) or (last_index_id := last_index_id + 1)
+            made.append(IndexInfo(index_id, name, parts, unique=one.boolean("unique"), primary=one in primary))
+    return TableInfo(
+        schema.integer("tableID"),
+        schema.text("table"),
+        tuple(columns),
+        tuple(made),
+        charset="",
+        collate="",
+        pk_is_handle=any(one.text("name") == _HANDLE for one in primary),
+        max_column_id=last_id,
+        max_index_id=last_index_id,
+        update_timestamp=schema.integer("version"),
+    )
+
+
+def _column(column: Reader, made: ColumnInfo, *, is_key: bool) -> ColumnInfo:
+    data, default, bits = column.needed("dataType"), column.document.get("default"), None
+    tp = _TYPES.get(data.text("mysqlType")) or data.wrong("mysqlType", "a type of MySQL")
+    flags = {Flag.PRI_KEY: is_key, Flag.NOT_NULL: not column.boolean("nullable")}
+    flags |= {Flag.UNSIGNED: data.boolean("unsigned", False), Flag.ZEROFILL: data.boolean("zerofill", False)}
+    flag, flen = sum(flag for flag, is_set in flags.items() if is_set), data.integer("length", 0, signed=True)
+    decimal = data.integer("decimal", 0, signed=True) or max(flen - _LENGTHS.get(tp, flen) - 1, -(tp in FLOATS))
+    if not isinstance(default, str | int | float | None):
+        column.wrong("default", "a text or a number")
+    if tp is Tp.BIT and default is not None:
+        number = int(default) if str(default).isdecimal() else column.wrong("default", "a number")
+        default, bits = None, number.to_bytes((max(flen, number.bit_length()) + 7) // 8, "big")
+    kind = FieldType(tp, flag, flen, decimal, data.text("charset"), data.text("collate"), _texts(data, "elements"))
+    return replace(made, type=kind, default=default, default_bit=bits)
+
+
+def _texts(of: Reader, name: str) -> tuple[str, ...]:
+    found = of.document.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        of.wrong(name, "an array of strings")
+    return tuple(found)
+
+
+_A: Final = ActionType
+_Info = TableInfo | None
+_OF_TYPE: Final = {name: kinds[0] for name, kinds in KINDS.items() if name != "ALTER"}
+_OF_WORDS: Final = {
+    **_A.__members__, "ALTER_SCHEMA": _A.MODIFY_SCHEMA_CHARSET_AND_COLLATE, "FLASHBACK_TABLE": _A.RECOVER_TABLE,
+    "CHANGE_COLUMN": _A.MODIFY_COLUMN, "RENAME_COLUMN": _A.MODIFY_COLUMN,
+}  # fmt: skip
+_OBJECTS: Final = {"DATABASE": "SCHEMA", **{name: name for name in ("SCHEMA", "TABLE", "VIEW", "SEQUENCE")}}
+# Messages do not say when a DDL began. From then on TiDB may not enforce a key that it drops.
+_RUNS_MS: Final = 60_000
+
+
+def kind_of(message_type: str, query: str) -> ActionType:
+    """The kind of a DDL's job, by the type of its message and its text. NONE: these do not say."""
+    words = [word.value.upper() if word.kind in ("word", "mark") else "" for word in tokens(query)]
+    kind, at = _OF_TYPE.get(message_type, _A.NONE), next((at for at, word in enumerate(words) if word in _OBJECTS), 0)
+    if kind in (_A.ADD_INDEX, _A.DROP_INDEX):
+        key = next((word for word in ("FOREIGN", "PRIMARY") if word in words), "")
+        return _A[kind.name.replace("INDEX", f"{key}_KEY")] if key else kind
+    if kind or words[:1] != ["ALTER"] or words[at] != "TABLE":
+        return kind or _OF_WORDS.get(f"{words[0]}_{_OBJECTS[words[at]]}" if at else "", _A.NONE)
+    what, of, *_ = *words[at + (4 if "." in words[at + 2 : at + 3] else 2) :], "", ""
+    name = f"{what}_TABLE_{of}" if of == "PARTITION" else f"{what}_{of}" if "," not in words else ""
+    return _OF_WORDS.get(name, _A.MULTI_SCHEMA_CHANGE)
+
+
+class MessageSchemas(JobSource):
+    """DDL jobs of Simple's messages. A table's first schema creates it, unless a DDL did; no such job is a DDL of the
+    topics. Several partitions have the same messages, and each may be the first. On one event loop."""
+
+    complete = True
+
+    def __init__(self) -> None:
+        self._jobs: list[Job] = []
+        self._newest: dict[Name, TableInfo] = {}
+        self._known_ts: dict[Name, int] = {}  # of the newest schema, or of the DDL that dropped the table
+        self._versions: dict[tuple[str, str, int], int] = {}  # of the job, by that of a row
+        self._read: set[tuple[int, str, Name]] = set()
+
+    def describe(self) -> str:
+        return "the messages of the topics"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        """All jobs."""
+        return self._jobs
+
+    def version_of(self, row: RowHead) -> int | None:
+        """Return the schema version of a row's table; None: no message had the row's schema yet."""
+        return 0 if row.schema.lower() == OWN_SCHEMA else self._versions.get((row.schema, row.table, row.version))
+
+    def learn(self, message: Reader) -> None:
+        """Read a bootstrap message or a DDL. Raises MessageError, also for a DDL of which the message does not say what
+        its table becomes."""
+        before, after = message.child("preTableSchema"), message.child("tableSchema")
+        query = message.text("sql", "")
+        for schema in (before, None if query else after):
+            if schema is not None:
+                self._seen(schema)
+        if query:
+            self._ddl(message, query, before, after)
+
+    def _seen(self, schema: Reader) -> None:
+        """Read the schema of a table as it is already."""
+        (name, table), version = _names(schema), schema.integer("version")
+        if version > self._known_ts.get(table, 0) and (*name, version) not in self._versions:
+            old = self._newest.get(table)
+            info = self._newest[table] = table_info(schema, old)
+            kind = _A.MULTI_SCHEMA_CHANGE if old is not None and old.id == info.id else _A.TRUNCATE_TABLE
+            # It is never run. Its id is above those of DDLs, which are timestamps.
+            self._add((1 << 61) + self.size, _A.CREATE_TABLE if old is None else kind, name[0], version, "", old, info)
+            self._known_ts[table] = version
+        self._versions.setdefault((*name, version), version)
+
+    def _ddl(self, message: Reader, query: str, before: Reader | None, after: Reader | None) -> None:
+        kind, commit_ts = kind_of(message.text("type"), query), message.integer("commitTs")
+        name = message.text("database", ""), message.text("table", "")
+        if kind in job_kinds.ON_SCHEMA:
+            name, after = (name[0] or _database(query), ""), None
+        elif after is None and not kind.name.endswith(("_VIEW", "_SEQUENCE")):  # those without one are left out
+            raise MessageError(
+                f"the DDL at commit_ts {commit_ts} of `{name[0]}`.`{name[1]}` ({query:.200}): its message does not say "
+                "what becomes of the table: give [schema] history-url or history-file, or let the changefeed's filter "
+                "leave it out"
+            )
+        name, table = _names(after) if after is not None else (name, (name[0].lower(), name[1].lower()))
+        if (commit_ts, query, table) in self._read:
+            return
+        gone = [_names(before)[1] if before is not None else table]
+        old = self._newest.get(gone[0])
+        new = table_info(after, None if kind in job_kinds.CREATES else old) if after is not None else old
+        if new is not None and kind in (_A.CREATE_VIEW, _A.DROP_VIEW):
+            new = replace(new, rest={"view": {}})
+        if kind == _A.DROP_SCHEMA:
+            gone = [one for one in self._newest if one[0] == table[0]]
+        job_id = commit_ts + sum(one[0] == commit_ts for one in self._read)  # one job may be several messages
+        self._read.add((commit_ts, query, table))
+        self._add(job_id, kind or _A.MULTI_SCHEMA_CHANGE, name[0], commit_ts, query, old, new)
+        for one in gone:
+            self._newest.pop(one, None)
+            self._known_ts[one] = commit_ts
+        if after is not None and new is not None and kind not in job_kinds.DROPS:
+            self._newest[table], self._known_ts[table] = new, commit_ts
+            self._versions[*name, after.integer("version")] = job_id
+
+    def _add(self, job_id: int, kind: ActionType, schema: str, ts: int, query: str, old: _Info, new: _Info) -> None:
+        digest = hashlib.blake2b(schema.lower().encode(), digest_size=6).digest()
+        schema_id = 1 << 48 | int.from_bytes(digest, "big")  # messages have none
+        job = Job(
+            job_id,
+            kind,
+            schema_id=schema_id,
+            table_id=(old or new or TableInfo(0, "")).id,
+            schema_name=schema,
+            table_name=new.name if new is not None else "",
+            query=query,
+            schema_version=job_id if query else ts,
+            finished_ts=ts,
+            start_ts=ts - tso.compose(_RUNS_MS),
+            table_info=new,
+            db_info=DBInfo(schema_id, schema) if kind in job_kinds.ON_SCHEMA else None,
+            # Of a text without a charset, TiDB's default is meant, and not the destination's. Tables inherit it.
+            by_text=kind != _A.CREATE_SCHEMA
+            or any(word in query.upper() for word in ("CHARSET", "CHARACTER", "COLLATE")),
+        )
+        self._jobs.append(job)
+        self.size += 1
+
+
+def _names(schema: Reader) -> tuple[Name, Name]:
+    """A table's database and name, as they are spelled, and in lower case."""
+    name = schema.text("schema"), schema.text("table")
+    return name, (name[0].lower(), name[1].lower())
+
+
+def _database(query: str) -> str:
+    """The name in CREATE, ALTER or DROP DATABASE; "" without one."""
+    names = [word for word in tokens(query) if word.is_name][2:]
+    return next((one.value for one in names if not one.is_word("IF", "NOT", "EXISTS")), "")
+
+
 # Reads the DDL history from TiDB, and finds the job of each DDL message of the topics.
 _TRIED: int = 25
 _PAUSE_S: float = 0.2
 
 
 class TopicHistory:
-    """Shared by all partitions, on one event loop."""
+    """Shared by all partitions, on one event loop. `schemas`: the source that the messages are read for."""
 
     def __init__(self, sources: Sequence[JobSource]) -> None:
         self._sources = tuple(sources)
+        self.schemas = next((source for source in sources if isinstance(source, MessageSchemas)), None)
         self._history = JobHistory()
         self._read_at: dict[tuple[int, str], int] = {}
         self._tables: NamedTables | None = None  # made when they are needed after a change
@@ -150,6 +371,14 @@ class TopicHistory:
             if not len(self._history):
                 await self._refresh()
 
+    async def learn(self, message: Reader) -> None:
+        """Read the schemas of a message, if no other source has them. Raises MessageError."""
+        if self.schemas is not None:
+            self.schemas.learn(message)
+            if self.schemas.size > len(self._history):
+                async with self._reading:
+                    await self._refresh()
+
     def packed(self) -> bytes:
         """Return the packed NamedTables with every DDL that was placed."""
         self._packed = self._packed or packed(self._named())
@@ -160,9 +389,12 @@ class TopicHistory:
         topics. To be asked for a job that finished below the resolved ts of all partitions."""
         return job.id not in self._read_at.values()
 
-    def version_of(self, schema: str, table: str, commit_ts: int) -> int:
-        """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports."""
-        found = self._named().at(schema, table, commit_ts)
+    def version_of(self, row: RowHead) -> int | None:
+        """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports; None
+        if a message must still say it."""
+        if self.schemas is not None:
+            return self.schemas.version_of(row)
+        found = self._named().at(row.schema, row.table, row.commit_ts)
         return 0 if found is None else found.version
 
     async def place(self, event: DdlEvent) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +25,7 @@ from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.column_text import names_of
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Event, RowEvent, key_of
+from drainer.protocol.json_read import Reader
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.ranges.upstream import Upstream
@@ -35,8 +38,9 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.binlogs import RowEncoder
 from drainer.ticdc.columns import plain_reader
 from drainer.ticdc.handle_rows import whole_row
+from drainer.ticdc.partition import SchemaHead, heads_of
 from drainer.ticdc.pull import PartitionRange, _Translation
-from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed, unpacked
+from drainer.ticdc.tables import MessageSchemas, NamedTable, job_of, named_tables, packed, unpacked
 from tests.golden.test_files import policy
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.message_case import Pairs, messages_of
@@ -81,7 +85,10 @@ def events_of(options: ProtocolOptions, pairs: Pairs) -> list[Event]:
 
 
 def tables_of(capture: CaptureSet, events: list[Event]) -> bytes:
-    history = JobHistory(parse_jobs(capture.jobs_text.decode(), "jobs"))
+    return named(JobHistory(parse_jobs(capture.jobs_text.decode(), "jobs")), events)
+
+
+def named(history: JobHistory, events: list[Event]) -> bytes:
     read_at: dict[tuple[int, str], int] = {}
     for event in events:
         if isinstance(event, DdlEvent):
@@ -91,11 +98,26 @@ def tables_of(capture: CaptureSet, events: list[Event]) -> bytes:
     return packed(named_tables(history, read_at))
 
 
+def schemas_of(options: ProtocolOptions, pairs: Pairs) -> MessageSchemas:
+    """Each message several times, as from several partitions."""
+    heads, schemas, before = heads_of(options), MessageSchemas(), list[Reader]()
+    for pair in pairs:
+        before += [head.message for head in heads(*pair) if isinstance(head, SchemaHead)]
+        for message in before[-3:]:
+            schemas.learn(message)
+    return schemas
+
+
 @dataclass(frozen=True)
 class Translated(CaptureSet):
-    """A recording whose binlogs were read from messages."""
+    """A recording whose binlogs, and perhaps jobs, were read from messages."""
 
     served: list[bytes] = field(default_factory=list)
+    jobs: bytes = b""
+
+    @cached_property
+    def jobs_text(self) -> bytes:
+        return self.jobs or self.read("ddl_history.json")
 
     @cached_property
     def binlogs(self) -> list[bytes]:
@@ -252,6 +274,33 @@ def test_rows_read_upstream_by_their_key_become_the_same_binlogs(
         assert asked == [f"'{event.commit_ts - is_old}'" for is_old in (1, 0) if (old, new)[1 - is_old] is not None]
         changes[event.change] += 1
     assert min(changes[one] for one in (Change.INSERT, Change.UPDATE, Change.DELETE)) > 20
+
+
+@pytest.mark.parametrize("options", OPTIONS[4:6], ids=["json", "avro"])
+@pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
+def test_schemas_of_messages_read_the_same_rows_as_the_history(
+    capture: CaptureSet, options: ProtocolOptions, tmp_path: Path
+) -> None:
+    """Without tables that have generated columns, without FLASHBACK DATABASE, whose message has no schemas, and
+    without DDLs of views and sequences, whose messages have none here."""
+    jobs = parse_jobs(capture.jobs_text.decode(), "jobs")
+    generated = {
+        f"!{job.schema_name}.{job.table_info.name}"
+        for job in jobs
+        if job.table_info is not None and any(column.is_generated for column in job.table_info.columns)
+    }
+    rules = replace(policy(capture), filter=Filter.create(rules=["*.*", "!fdb*.*", *sorted(generated)]))
+    pairs = messages_of(capture, options, tmp_path / "jobs.json", rules)
+    events, read = events_of(options, pairs), asyncio.run(schemas_of(options, pairs).refresh())
+    binlogs = translated(options, pairs, named(JobHistory(read), events))
+    again = Translated(capture.directory, binlogs, b"\n".join(job.dump() for job in read))
+    others = events_of(options, messages_of(again, options, tmp_path / "jobs.json", rules))
+    found, wanted = (shown([one for one in each if not is_of_no_table(one)]) for each in (others, events))
+    assert (found - wanted, wanted - found) == (Counter(), Counter())
+
+
+def is_of_no_table(event: Event) -> bool:
+    return isinstance(event, DdlEvent) and bool(re.search(r"\b(VIEW|SEQUENCE)\b", event.query, re.IGNORECASE))
 
 
 def test_deletes_with_their_key_alone_are_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ class JobSource(Protocol):
     to finish can be missing."""
 
     complete: bool
+    size: int = 0  # of one that gets jobs without being read: how many it has
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
         """Jobs that are new or changed since the last call (others may be among them); all at the first call.

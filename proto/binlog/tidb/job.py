@@ -168,7 +168,8 @@ _JOB = Layout(  # of TiDB 8.1
 class Job(JsonObject):
     """A DDL job. `schema_version` 0 means that the job failed. `query`: the statement as the user wrote it.
 
-    `finished_ts` is later than the commit_ts of the job's binlog (X-05), so match them by id.
+    `finished_ts` is later than the commit_ts of the job's binlog (X-05), so match them by id. `by_text`: the TableInfo
+    lacks things that the text says. It is not part of TiDB's JSON; the code that makes the job sets it.
     """
 
     layout = _JOB
@@ -190,6 +191,7 @@ class Job(JsonObject):
     multiple_table_infos: tuple[TableInfo, ...] = ()
     version: int = 1
     has_history: bool = True  # the document had a `binlog` object
+    by_text: bool = False
 
     @property
     def took_effect(self) -> bool:

@@ -6,6 +6,7 @@ text is used for what a TableInfo does not contain:
     ALTER SEQUENCE              no TableInfo contains the sequence's current value (RESTART)
     a table not known before    the history begins after its creation, so there is no TableInfo to compare with
     a kind of job not known     it may change rows; if the server refuses the text, the difference is run
+    Job.by_text                 likewise: the TableInfo was made of a message, which does not say everything
     a type MySQL has not        the server's own error names it
 
 If a server refuses a statement because it does not support a feature, the statement runs again
@@ -109,7 +110,7 @@ def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
         made, bare = generated(step, dialect), generated(step, dialect.only_rows())
     except UnsupportedType:
         return text
-    if kind == ActionType.ALTER_SEQUENCE or kind not in ActionType.__members__.values():
+    if kind == ActionType.ALTER_SEQUENCE or kind not in ActionType.__members__.values() or step.job.by_text:
         return Translation(text.sql, made, CANNOT_SAY, step.use)
     if made is None:
         return text
@@ -122,6 +123,8 @@ def why_not(step: Ddl, server: Server) -> str:
         return ""
     if step.job.type == ActionType.FLASHBACK_CLUSTER:
         return "no destination goes back to another time: load it anew from upstream"
+    if step.job.type in _BY_PARTITION and not server.is_tidb and step.job.by_text:
+        return "messages do not say how upstream divides the table's rows: say with a ddl-rewrite rule what runs"
     parted = next((c.before.info.partition for c in step.changes if c.before and c.before.info.partition), None)
     if step.job.type in _BY_PARTITION and not server.is_tidb and parted and parted.type == PartitionType.KEY:
         return "the partitions of a table PARTITION BY KEY hold other rows here than in TiDB, whose hash is another"
@@ -156,6 +159,8 @@ def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
 
 def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     text = Translation(step.sql, use=step.use)
+    if step.job.by_text:
+        return text
     try:
         made = generated(step, dialect)
     except UnsupportedType:

@@ -64,6 +64,17 @@ async def test_batch_of_known_schema_versions_asks_no_source() -> None:
     assert source.asked == [None]
 
 
+async def test_source_that_got_jobs_by_itself_is_asked_whatever_the_version() -> None:
+    source = StubSource(DONE, [], [ADD_B])
+    provider = await provider_of(source)
+    batch = read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
+    for size in (0, 1, 1, 3):
+        source.size = size
+        await provider.prepare(batch)
+    assert len(source.asked) == 3
+    assert provider.schema.job(ADD_B.id) is not None
+
+
 async def test_new_schema_version_is_asked_for_once_and_its_job_learned() -> None:
     """The published job of an early DDL (X-08): the row comes first."""
     source = StubSource(DONE, [ADD_B])

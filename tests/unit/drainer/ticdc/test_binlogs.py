@@ -384,7 +384,7 @@ def test_every_cut_of_a_message_is_refused() -> None:
     ("lines", "words"),
     [
         ("", r'source: "ticdc" needs \[ticdc-source\] uri = "kafka://host:9092/topic'),
-        ("?protocol=simple", r"needs \[schema\] history-url, the status port of a TiDB server, or history-file"),
+        ("?protocol=open-protocol", r"needs \[schema\] history-url, the status port of a TiDB server, or history-file"),
         (
             "?protocol=avro&schema-registry=http://r",
             "of avro cannot be a drainer's source: .* open-protocol, canal-json",

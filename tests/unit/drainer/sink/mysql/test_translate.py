@@ -217,3 +217,16 @@ def test_ddl_impossible_downstream_is_refused_with_reason() -> None:
     emptied = step(ActionType.TRUNCATE_TABLE_PARTITION, (keyed, keyed))
     assert "PARTITION BY KEY" in why_not(emptied, MARIADB)
     assert why_not(emptied, TIDB) == why_not(replace(emptied, rewritten=True), MARIADB) == ""
+
+
+def test_job_made_of_a_message_runs_its_text_and_else_what_its_table_infos_show() -> None:
+    def of_message(wanted: Ddl) -> Ddl:
+        return replace(wanted, job=replace(wanted.job, by_text=True))
+
+    added = of_message(step(ActionType.ADD_COLUMN, (T, table(A, B))))
+    assert told(added) == Translation((OPEN,), ("ALTER TABLE `d`.`t` ADD COLUMN `b` INT",), CANNOT_SAY, "here")
+    created = of_message(step(ActionType.CREATE_TABLE, (None, T)))
+    assert told(created, replace(TIDB, database_collation="utf8mb4_general_ci")) == Translation((TEXT,), use="here")
+    emptied = of_message(step(ActionType.TRUNCATE_TABLE_PARTITION, (T, T)))
+    assert "ddl-rewrite" in why_not(emptied, MARIADB)
+    assert why_not(emptied, TIDB) == ""

@@ -12,11 +12,9 @@ from binlog.http2.frames import Code, ProtocolError, Setting
 from binlog.http2.headers import HeaderDecoder
 from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
-from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.requests import RequestFrames
-from binlog.http2.single_frame import SingleFrameRequests
 from binlog.http2.stream import Stream
-from binlog.http2.streams import Streams
+from binlog.http2.streams import ReceiveWindow, Streams
 
 
 class Connection:
@@ -38,8 +36,7 @@ class Connection:
         """`varying`: see HeaderDecoder. `now_s`, here and below: the time of a monotonic clock.
 
         `single_frame`: deliver a single-frame request (all of its data in one frame) as a single event (`Whole`), when
-        both have arrived or
-        `open_fresh` is called.
+        both have arrived or `open_fresh` is called.
         """
         limits = limits or ConnectionLimits()
         self._dead = False
@@ -47,7 +44,7 @@ class Connection:
         self._events = events = list[Event]()
         self._outgoing = outgoing = Outgoing(limits)
         self._budget = budget = Budget(limits, now_s)
-        self._window = window = ReceiveWindow(limits.connection_window_bytes, outgoing)
+        self._window = window = ReceiveWindow(limits.connection_window_bytes // 4, outgoing)
         self._streams = streams = Streams(limits, outgoing, window, budget, events)
         self._decoder = decoder = HeaderDecoder(limits, varying)
         # Calls that concern nothing but the streams; see there
@@ -57,10 +54,7 @@ class Connection:
         # What handles a peer's frames
         self._requests = RequestFrames(limits, decoder, streams, window, outgoing, budget, events)
         self._control = ControlFrames(decoder, streams, outgoing, budget, events)
-        self._single_frame = (
-            SingleFrameRequests(limits, decoder, streams, window, budget, events) if single_frame else None
-        )
-        self._reader = FrameReader(self._requests, self._control, self._single_frame, streams, budget)
+        self._reader = FrameReader(self._requests, self._control, streams, budget, single_frame=single_frame)
         self._greet(limits)
 
     def _greet(self, limits: ConnectionLimits) -> None:

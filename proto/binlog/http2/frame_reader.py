@@ -9,30 +9,24 @@ from binlog.http2.control import ControlFrames
 from binlog.http2.frames import FRAME, FRAME_BYTES, PREFACE, STREAM_MAX, Code, ProtocolError, StreamError
 from binlog.http2.limits import COST_FRAME, Budget
 from binlog.http2.requests import RequestFrames
-from binlog.http2.single_frame import SingleFrameRequests
 from binlog.http2.streams import Streams
 
 _Handler = Callable[[int, int, bytes, int, int], None]  # flags, stream, buffer, begin and end of the payload
 
 
 class FrameReader:
-    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `single_frame`: reads requests of two
-    frames; None if none are read that way.
+    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `single_frame`: whether requests
+    of two frames are read in the quick way.
 
     `read` raises ProtocolError if the connection must end.
     """
 
     def __init__(
-        self,
-        requests: RequestFrames,
-        control: ControlFrames,
-        single_frame: SingleFrameRequests | None,
-        streams: Streams,
-        budget: Budget,
+        self, requests: RequestFrames, control: ControlFrames, streams: Streams, budget: Budget, *, single_frame: bool
     ) -> None:
         self._requests = requests
         self._control = control
-        self._single_frame = single_frame.on_frame if single_frame is not None else None
+        self._single_frame = requests.single_frame if single_frame else None
         self._streams = streams
         self._budget = budget
         self._handlers: dict[int, _Handler] = {

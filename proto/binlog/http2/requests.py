@@ -1,4 +1,10 @@
-"""Handlers of a peer's data and header blocks."""
+"""Handlers of a peer's data and header blocks.
+
+Most calls are single-frame requests: a cached header block, and all of the data in one frame. They need no `Stream`
+object: until anything other than an answer concerns such a request, it is only an entry in a table. A peer's frames are
+checked by the same rules as elsewhere. Frames of any other form are handled by the general code; if their stream began
+as such a request, a `Stream` is made for it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +16,10 @@ from binlog.http2.frames import STREAM_MAX, Code, ProtocolError, StreamError
 from binlog.http2.headers import HeaderDecoder, Malformed, check_trailers
 from binlog.http2.limits import COST_FRAME, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
-from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.stream import Stream
-from binlog.http2.streams import Streams
+from binlog.http2.streams import ReceiveWindow, Streams
+
+_HEADERS, _END_HEADERS, _END_STREAM = frames.HEADERS, frames.END_HEADERS, frames.END_STREAM
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +44,38 @@ class RequestFrames:
     def clear(self) -> None:
         """Forget a header block that is not complete."""
         self._block.clear()
+
+    def single_frame(self, kind: int, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> bool:
+        """Process a HEADERS or DATA frame of a single-frame request. Return False, with no side effect, for any other
+        frame. See `Streams.fresh` and `Streams.whole`."""
+        streams = self._streams
+        if kind == _HEADERS:
+            if (
+                flags != _END_HEADERS
+                or stream_id <= streams.last_id
+                or not stream_id & 1
+                or end - begin > self._limits.header_block_bytes_max
+                or not streams.accepts_more
+            ):
+                return False
+            # A block is only cached once another one was decoded: that is after the peer's SETTINGS.
+            found = self._decoder.remembered(buffer[begin:end])
+            if found is None or found[0].content_length is not None:
+                return False
+            streams.last_id = stream_id
+            streams.fresh[stream_id] = found
+            return True
+        fresh = streams.fresh.get(stream_id)
+        window = self._window
+        size = end - begin
+        if fresh is None or flags != _END_STREAM or size > window.left or size > self._limits.stream_window_bytes:
+            return False
+        del streams.fresh[stream_id]
+        streams.whole[stream_id] = self._budget.now_s
+        window.left -= size
+        window.grant(size)
+        self._events.append((stream_id, fresh[0], fresh[1], buffer[begin:end]))
+        return True
 
     def on_data(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
         size = end - begin

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from binlog.http2 import frames
 from binlog.http2.events import Event, Request, Reset
 from binlog.http2.frames import Code, ProtocolError
 from binlog.http2.headers import Head
 from binlog.http2.limits import EARNED_BY_STREAM, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
-from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.stream import Closed, State, Step, Stream
 
 _CLOSED, _HALF_CLOSED_REMOTE = State.CLOSED, State.HALF_CLOSED_REMOTE
 
 
+@dataclass(slots=True, eq=False)
+class ReceiveWindow:
+    """Flow control of the data that a connection receives; the windows of its streams are in `Stream`. `left`: the
+    bytes that the peer may still send. `credit`: the bytes that are free again, but not yet announced to the peer; they
+    are announced together, once they are a quarter of the whole window.
+    """
+
+    _step: int  # a quarter of the window
+    _outgoing: Outgoing
+    left: int = frames.WINDOW_DEFAULT
+    credit: int = 0
+
+    def take(self, size: int) -> None:
+        """Count received data. Raises ProtocolError if it is more than the window allows."""
+        self.left -= size
+        if self.left < 0:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
+
+    def grant(self, size: int) -> None:
+        """Note that bytes of the window are free again."""
+        self.credit += size
+        if self.credit >= self._step:
+            self.left += self.credit
+            self._outgoing.write(frames.window_update(0, self.credit))
+            self.credit = 0
+
+
 class Streams:
     """The open streams, each in one of three forms, and the most recently closed ones.
 
-    `general`: streams with an object. The other forms are those of `SingleFrameRequests`; `find` turns them into
+    `general`: streams with an object. The other forms are those of single-frame requests; `find` turns them into
     general streams. `fresh`: only the header block has arrived (its head, its varying value). `whole`: complete
     requests that are not answered yet (the time of their arrival). `last_id`: the largest id that the peer has used.
     """

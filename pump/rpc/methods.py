@@ -143,7 +143,7 @@ class PumpListener(listener.Listener):
 
 
 def _served(service: Service, name: str, method: Method, limits: MessageLimits) -> Method:
-    if method.unary is not None and method.batched is None:
+    if method.unary is not None:
         method = replace(method, unary=_timed_unary(name, method.unary))
     if method.streaming is not None:
         method = replace(method, streaming=_timed(name, method.streaming))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -101,25 +100,6 @@ def _together(chunk: Chunk) -> Iterator[list[bytes]]:
         yield messages
 
 
-class _Waiter:
-    """The Responder of one call: it lets a task wait for the answer."""
-
-    def __init__(self) -> None:
-        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def answer(self, _numbers: Sequence[int], message: bytes) -> int:
-        if self.answered.done():
-            return 0
-        self.answered.set_result(message)
-        return 1
-
-    def refuse(self, _number: int, error: BaseException) -> bool:
-        if self.answered.done():
-            return False
-        self.answered.set_exception(error)
-        return True
-
-
 class PumpService:
     """Handlers of `binlog.Pump`."""
 
@@ -137,21 +117,15 @@ class PumpService:
         return Service(
             "binlog.Pump",
             {
-                "WriteBinlog": Method(unary=self.write_binlog, batched=self.write_batched, counted=True),
+                "WriteBinlog": Method(batched=self.write_batched, counted=True),
                 "PullBinlogs": Method(streaming=self.pull_binlogs),
             },
             upstream=True,
         )
 
-    async def write_binlog(self, data: Buffer) -> bytes:
-        """Write one binlog. It is durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). If the caller is cancelled,
-        the binlog is written all the same."""
-        waiter = _Waiter()
-        self.write_batched(waiter, (0,), (data,))
-        return await waiter.answered
-
     def write_batched(self, responder: Responder, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
-        """Write binlogs that arrived together, and answer each call through `responder` when its binlog is durable."""
+        """Write binlogs that arrived together, and answer each call through `responder` when its binlog is durable
+        (P-RPC-02, P-RPC-03, P-RPC-07). If a caller is cancelled, its binlog is written all the same."""
         began_s = time.monotonic()
         payloads = fast_payloads(self._gate.cluster_id, requests)
         if payloads is not None:

@@ -133,11 +133,12 @@ class Call:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if not self.over:  # the task was cancelled from outside, or the error is a bug
-            self._refuse(
-                error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
-            )
-        self._close()
+        if not self._is_batched:
+            if not self.over:  # the task was cancelled from outside, or the error is a bug
+                self._refuse(
+                    error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
+                )
+            self._close()
         # A cancelled task refers to its frames, which refer to this call and to the answer that was being sent. In a
         # reference cycle, that answer would stay in memory until the garbage collector runs.
         self._task = None
@@ -218,16 +219,10 @@ class SingleCall(Call):
         request, self._request = self._request, None
         if request is None or not self._collector.is_between:
             raise RpcError(Status.INTERNAL, "the request ended without a whole message")
-        batched = self._method.batched
-        if batched is not None and not request.compressed:
-            self._is_batched = True
-            try:
-                batched(self, (self.stream_id,), (request.data,))
-            except BaseException:
-                self._is_batched = False
-                raise
+        if self._method.batched is not None and not request.compressed:
+            self._give(request.data)
             return
-        self._start(self._answer(request) if self._method.unary is not None else self._stream(request))
+        self._start(self._stream(request) if self._method.streaming is not None else self._answer(request))
 
     def _close(self) -> None:
         self._request = None
@@ -235,6 +230,16 @@ class SingleCall(Call):
             self._link.budget.give(self._held)
             self._held = 0
         super()._close()
+
+    def _give(self, data: Buffer) -> None:
+        """Pass the request to the batched handler."""
+        assert self._method.batched is not None
+        self._is_batched = True
+        try:
+            self._method.batched(self, (self.stream_id,), (data,))
+        except BaseException:
+            self._is_batched = False
+            raise
 
     def answer(self, _numbers: Sequence[int], message: bytes) -> int:
         """Accept an answer from a batched handler."""
@@ -254,7 +259,8 @@ class SingleCall(Call):
                 self._refuse(found)
         if self._is_batched:
             self._is_batched = False
-            self._close()
+            if self._task is None:  # else it closes the call when it ends
+                self._close()
         return waited
 
     async def _plain(self, message: Message) -> Buffer:
@@ -265,9 +271,11 @@ class SingleCall(Call):
         return await gunzip(message, size)
 
     async def _answer(self, request: Message) -> None:
-        assert self._method.unary is not None
         try:
             data = request.data if not request.compressed else await self._plain(request)
+            if self._method.unary is None:
+                self._give(data)
+                return
             answer = await self._method.unary(data)
         except Exception as error:  # noqa: BLE001  every error has its status
             self._refuse(error)

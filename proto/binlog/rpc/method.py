@@ -78,13 +78,12 @@ def _too_long(size: int, _head: bytes, limit: int) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method. One of `unary`, `streaming` and `bidi` is its handler. A streaming handler may yield several small
-    messages at once.
+    """A method. One of `unary`, `batched`, `streaming` and `bidi` is its handler. A streaming handler may yield several
+    small messages at once.
 
-    `batched` may be given in addition to `unary`, for a method with very many small calls, which then need no task. It
-    gets the requests that arrived together, a number for each, and the Responder to which it sends each result once, in
-    the event loop. It must not wait. If it raises, the error applies to all of them. A request's bytes are counted
-    until it is answered.
+    `batched` is for a method with very many small calls, which need no task. It gets the requests that arrived
+    together, a number for each, and the Responder to which it sends each result once, in the event loop. It must not
+    wait. If it raises, the error applies to all of them. A request's bytes are counted until it is answered.
 
     `translate` returns the status for a handler's error, or None for an unknown error. `counted`: its messages count
     against the memory budget. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`; it

@@ -110,7 +110,7 @@ class Handlers:
             b"/t/Echo": method(unary=self.echo),
             b"/t/Fail": method(unary=self.fail),
             b"/t/Wait": method(unary=self.wait),
-            b"/t/Later": method(unary=self.echo, batched=self.later),
+            b"/t/Later": method(batched=self.later),
             b"/t/Many": method(streaming=self.many),
             b"/t/Each": method(bidi=self.each),
             b"/t/None": method(bidi=self.none),

@@ -58,11 +58,26 @@ async def test_batched_unary_call_cancelled_by_responder_has_status_cancelled() 
         assert await refused(call) == (StatusCode.CANCELLED, "the call was cancelled")
 
 
-async def test_compressed_request_is_handled_as_general_call() -> None:
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+async def test_compressed_request_is_given_to_responder_when_it_is_plain(size: int) -> None:
+    """A large one is decompressed in a thread. Its plain size is held, too, until it is answered."""
     async with running() as server:
-        call = server.unary("Later")(b"x" * 1000, compression=Compression.Gzip)
-        assert await asyncio.wait_for(call, WAIT_S) == b"x" * 1000
-        assert server.handlers.taken == []
+        call = server.unary("Later")(b"x" * size, compression=Compression.Gzip)
+        await taken(server, 1)
+        (session,) = server.server._sessions
+        await until(lambda: all(each._task is None for each in session._calls.values()))
+        request, answer = server.handlers.taken[0]
+        assert request == b"x" * size and server.budget.bytes > size and not session.is_idle
+        assert answer(b"answer")
+        assert await asyncio.wait_for(call, WAIT_S) == b"answer"
+        assert server.budget.bytes == 0 and session.is_idle
+
+
+async def test_compressed_request_may_be_refused_at_once() -> None:
+    async with running() as server:
+        call = server.unary("Later")(b"refused", compression=Compression.Gzip)
+        assert await refused(call) == (StatusCode.ABORTED, "refused at once")
+        await until(lambda: server.budget.bytes == 0)
 
 
 def cancel(call: Any, _server: Running) -> None:

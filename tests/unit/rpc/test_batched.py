@@ -39,7 +39,7 @@ def connected(batched: BatchedUnary, **more: Any) -> tuple[RpcSession, Transport
     def translate(error: Exception) -> RpcError:
         return RpcError(Status.ABORTED, str(error))
 
-    method = Method(unary=None, batched=batched, counted=True, translate=translate)
+    method = Method(batched=batched, counted=True, translate=translate)
     session = RpcSession(Settings({b"/t/Later": method}, **more), lambda _: True, lambda _: None)
     transport = Transport()
     session.connection_made(transport)  # type: ignore[arg-type]

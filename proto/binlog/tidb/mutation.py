@@ -3,9 +3,8 @@
 Within a table, `sequence` gives the order of inserts, updates and deletes. Each entry stands for the next row of its
 list (W-02). The order between tables is lost.
 
-Parsing uses protobuf's C code, measured 2 to 4 times as fast as reading the bytes in Python, with a private message
-type. In it, `sequence` is a list of numbers: as a closed enum, protobuf would hide an unknown kind, and its row would
-be lost silently.
+Parsing uses protobuf's C code, measured 2 to 4 times as fast as reading the bytes in Python, with a message type of its
+own (pb/mutation.proto), which keeps unknown kinds of rows.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError as ProtobufError
-
 from binlog.errors import DecodeError
+from binlog.pb import mutation_pb2, parsed
 
 INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them for each row
 
@@ -55,45 +52,11 @@ class Prewrite(NamedTuple):
         return chain.from_iterable([mutation.rows() for mutation in self.mutations])
 
 
-def _message_class() -> Any:
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="binlog/tidb/mutation.proto", package="binlog.tidb", syntax="proto2")
-    table = file.message_type.add(name="Table")
-    fields = (
-        ("table_id", 1, field.TYPE_INT64),
-        ("inserted", 2, field.TYPE_BYTES),
-        ("updated", 3, field.TYPE_BYTES),
-        ("deleted", 6, field.TYPE_BYTES),
-        ("sequence", 7, field.TYPE_INT32),
-    )
-    for name, number, kind in fields:
-        label = field.LABEL_OPTIONAL if number == 1 else field.LABEL_REPEATED
-        table.field.add(name=name, number=number, type=kind, label=label)
-    prewrite = file.message_type.add(name="Prewrite")
-    prewrite.field.add(name="schema_version", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
-    prewrite.field.add(
-        name="tables",
-        number=2,
-        type=field.TYPE_MESSAGE,
-        type_name=".binlog.tidb.Table",
-        label=field.LABEL_REPEATED,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("binlog.tidb.Prewrite"))
-
-
-_Prewrite = _message_class()
-
-
 def parse_prewrite(prewrite_value: bytes) -> Prewrite:
     """Parse a PrewriteValue. Raises DecodeError for invalid bytes, for an obsolete or unknown kind, and if `sequence`
     does not match the rows.
     """
-    try:
-        message = _Prewrite.FromString(prewrite_value)
-    except ProtobufError as err:
-        raise DecodeError("PrewriteValue", offset=0, detail=str(err)) from None
+    message = parsed(mutation_pb2.Prewrite, prewrite_value, "PrewriteValue")
     mutations: list[Mutation] = []
     for table in message.tables:
         found = Mutation(table.table_id, table.sequence[:], table.inserted[:], table.updated[:], table.deleted[:])
@@ -124,7 +87,7 @@ class PrewriteValue:
     __slots__ = ("_message", "_tables")
 
     def __init__(self, schema_version: int) -> None:
-        self._message = _Prewrite(schema_version=schema_version)
+        self._message = mutation_pb2.Prewrite(schema_version=schema_version)
         self._tables: dict[int, Any] = {}
 
     @property

@@ -129,7 +129,12 @@ def report_pending(view: PumpView, found: InspectResp) -> None:
     )
 
 
-# Positions at which pumps stopped counting, stored in etcd (correctness rule 2: pumps that return).
+def scope_of(changefeed: str, destination: str) -> str:
+    """Return the part of an etcd key that identifies a changefeed and its destination, whichever drainer runs it."""
+    return f"{changefeed}-{hashlib.blake2b(destination.encode(), digest_size=6).hexdigest()}"
+
+
+# Detects pumps that left or rejoined since the last survey (correctness rule 2: pumps that return).
 #
 #     counts ──► offline, or paused and final: the position is stored in etcd before any watermark without the pump
 #       ▲                                      is used
@@ -137,13 +142,19 @@ def report_pending(view: PumpView, found: InspectResp) -> None:
 #
 # A pump that left in order holds no such binlogs. One that an operator forced offline may: its rows are older than
 # those applied since, so they cannot be applied now, and they must not count as applied either.
-class DepartedPumps:
-    """Node id → position at which the pump stopped counting, in etcd under `scope`. Empty until `load`."""
+class Membership:
+    """The positions at which pumps stopped counting, in etcd under `scope`; none are known until `load`. `position`:
+    returns the commit_ts up to which everything is applied. `unfinished`: returns whether a batch after the position
+    was begun, which must be finished without pumps that rejoined."""
 
-    def __init__(self, etcd: Etcd, scope: str) -> None:
+    def __init__(
+        self, etcd: Etcd, scope: str, *, position: Callable[[], int], unfinished: Callable[[], bool] = lambda: False
+    ) -> None:
         self._etcd = etcd
         self._prefix = f"{ROOT}/left/{scope}/"
-        self._ts: dict[str, int] = {}
+        self._left: dict[str, int] = {}  # by node id
+        self._position = position
+        self._unfinished = unfinished
 
     async def load(self) -> None:
         """Read the entries of earlier runs. Raises EtcdError."""
@@ -151,49 +162,13 @@ class DepartedPumps:
         for kv in kvs:
             node_id, text = kv.key.removeprefix(self._prefix), kv.value.decode(errors="replace")
             if text.isdigit():
-                self._ts[node_id] = int(text)
+                self._left[node_id] = int(text)
             else:
                 _log.error("cannot parse the recorded position of a pump that left", key=kv.key, value=text)
 
-    def ts(self, node_id: str) -> int | None:
-        """Return the position up to which this pump was read; None for a pump that has not left."""
-        return self._ts.get(node_id)
-
-    async def leave(self, node_id: str, position_ts: int) -> None:
-        """Record that the pump stopped counting; an existing entry stays. Raises EtcdError."""
-        if node_id not in self._ts:
-            await self._etcd.put(f"{self._prefix}{node_id}", str(position_ts).encode())
-            self._ts[node_id] = position_ts
-
-    async def forget(self, node_id: str) -> None:
-        """Remove the entry of a pump that counts again. Raises EtcdError."""
-        await self._etcd.delete(f"{self._prefix}{node_id}")
-        del self._ts[node_id]
-
-
-def scope_of(changefeed: str, destination: str) -> str:
-    """Return the part of an etcd key that identifies a changefeed and its destination, whichever drainer runs it."""
-    return f"{changefeed}-{hashlib.blake2b(destination.encode(), digest_size=6).hexdigest()}"
-
-
-# Detects pumps that left or rejoined since the last survey (correctness rule 2: pumps that return).
-
-
-class Membership:
-    """`departed`: records of pumps that left, already loaded from etcd. `position`: returns the commit_ts up to which
-    everything is applied. `unfinished`: returns whether a batch after the position was begun, which must be finished
-    without pumps that rejoined."""
-
-    def __init__(
-        self, departed: DepartedPumps, *, position: Callable[[], int], unfinished: Callable[[], bool] = lambda: False
-    ) -> None:
-        self._departed = departed
-        self._position = position
-        self._unfinished = unfinished
-
     def left_ts(self, node_id: str) -> int | None:
-        """Return the position at which a pump stopped counting; None for one that counts."""
-        return self._departed.ts(node_id)
+        """Return the position up to which a pump was read that stopped counting; None for one that counts."""
+        return self._left.get(node_id)
 
     async def settle(
         self,
@@ -209,13 +184,14 @@ class Membership:
         Raises HeldBack.
         """
         counting = {mark.node_id for mark in marks}
-        leaving = [node_id for node_id in views if node_id not in counting and self._departed.ts(node_id) is None]
-        returned = [mark for mark in marks if self._departed.ts(mark.node_id) is not None]
+        leaving = [node_id for node_id in views if node_id not in counting and node_id not in self._left]
+        returned = [mark for mark in marks if mark.node_id in self._left]
         if (leaving or returned) and after_ts != self._position():
             raise HeldBack("", "the list of pumps has changed")
         try:
             for node_id in leaving:
-                await self._departed.leave(node_id, after_ts)
+                await self._etcd.put(f"{self._prefix}{node_id}", str(after_ts).encode())
+                self._left[node_id] = after_ts
             for mark in returned:
                 # The watermark waits for its resolved ts anyway, and more binlogs may arrive until then.
                 if mark.resolved_ts >= after_ts and not self._unfinished():
@@ -224,7 +200,7 @@ class Membership:
             raise HeldBack("", f"the registry does not answer: {error}") from error
 
     async def _report_missed(self, view: PumpView, mark: PumpMark, client: PumpClient, position_ts: int) -> None:
-        from_ts = self._departed.ts(mark.node_id) or 0
+        from_ts = self._left[mark.node_id]
         if from_ts < mark.purged_ts:
             _log.warning(
                 "a pump that rejoined has purged binlogs that were never read", pump=mark.node_id, until=mark.purged_ts
@@ -248,4 +224,5 @@ class Membership:
                 after_ts=from_ts,
                 until_ts=position_ts,
             )
-        await self._departed.forget(mark.node_id)
+        await self._etcd.delete(f"{self._prefix}{mark.node_id}")
+        del self._left[mark.node_id]

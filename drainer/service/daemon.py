@@ -45,7 +45,7 @@ from drainer.apply.large_transaction import LargePuller
 from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.health import DepartedPumps, Membership, scope_of
+from drainer.pumps.health import Membership, scope_of
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import open_snapshot, server_of
@@ -308,11 +308,11 @@ async def _drain(
         pull_large=LargePuller(upstream.cluster_id, security),
         decisions=Decisions(waits=config.syncer.when_refused == "wait", record=config.data_dir / SKIPPED),
     )
-    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.address()))
-    await departed.load()
+    scope = scope_of(config.changefeed, config.syncer.address())
     membership = Membership(
-        departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
+        upstream.etcd, scope, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
     )
+    await membership.load()
     pumps = _pumps(config, upstream, membership, opened.schema_provider.schema)
     clock = ClusterClock(lambda: connect_timestamps(upstream.etcd, config, security, wait_s=CLOCK_WAIT_S))
     scheduler = Scheduler(

@@ -32,7 +32,7 @@ async def test_rule_2_returning_forced_offline_pump_reports_binlogs_below_positi
     await world.put("b", State.ONLINE)
     assert await world.survey(100) == 200
     assert world.pumps.views["b"].missed == Missed(2, ((55, 60), (90, 99)))
-    assert world.departed.ts("b") is None
+    assert world.membership.left_ts("b") is None
     assert await world.survey(200) == 200, "it is looked at once"
 
 
@@ -53,7 +53,11 @@ async def test_rule_2_pump_with_removed_record_counts_as_departed() -> None:
     await world.etcd.delete(key_of("pumps", "b"))
     await world.survey(20)
     view = world.pumps.views["b"]
-    assert (view.counts, view.error, world.departed.ts("b")) == (False, "its record was removed from the registry", 20)
+    assert (view.counts, view.error, world.membership.left_ts("b")) == (
+        False,
+        "its record was removed from the registry",
+        20,
+    )
     world.held = {"b": ((25, 30),)}
     await world.put("b", State.ONLINE)
     await world.survey(50)
@@ -65,11 +69,11 @@ async def test_rule_2_departed_ts_survives_restart_of_drainer() -> None:
     world.held = {"b": ((55, 60),)}
     await forced_offline(world)
     world.begin()
-    await world.departed.load()
+    await world.membership.load()
     assert await world.survey(100) == 200
     await world.put("b", State.ONLINE)
     world.begin()
-    await world.departed.load()
+    await world.membership.load()
     assert await world.survey(150) == 200
     assert world.pumps.views["b"].missed == Missed(1, ((55, 60),))
 
@@ -81,7 +85,7 @@ async def test_rule_2_pending_prewrite_of_returning_pump_holds_watermark() -> No
     world.answers[("b", True)] = 54
     await world.put("b", State.ONLINE)
     assert await world.survey(100) == 54
-    assert world.departed.ts("b") == 50
+    assert world.membership.left_ts("b") == 50
     world.client("b").answer, world.client("b").held = 200, ((55, 60),)
     assert await world.survey(100) == 200
     assert world.pumps.views["b"].missed.count == 1
@@ -105,7 +109,7 @@ async def test_rule_2_departed_ts_is_written_before_watermark_moves() -> None:
         await world.survey(50)
     fails = False
     assert await world.survey(60) == 100
-    assert world.departed.ts("b") == 60
+    assert world.membership.left_ts("b") == 60
 
 
 async def test_rule_2_survey_ahead_of_position_waits_for_departed_ts() -> None:
@@ -117,9 +121,9 @@ async def test_rule_2_survey_ahead_of_position_waits_for_departed_ts() -> None:
     await world.put("b", State.OFFLINE)
     with pytest.raises(HeldBack):
         await world.pumps.survey(after_ts=80, limits=LIMITS)
-    assert world.departed.ts("b") is None
+    assert world.membership.left_ts("b") is None
     await world.survey(10)
-    assert world.departed.ts("b") == 10
+    assert world.membership.left_ts("b") == 10
     assert (await world.pumps.survey(after_ts=80, limits=LIMITS)).ts == 100
 
 
@@ -131,7 +135,7 @@ async def test_rule_2_returning_pump_is_checked_after_unfinished_batch() -> None
     world.unfinished = True
     await world.put("b", State.ONLINE)
     await world.survey(100)
-    assert world.departed.ts("b") == 50 and world.pumps.views["b"].missed.count == 0
+    assert world.membership.left_ts("b") == 50 and world.pumps.views["b"].missed.count == 0
     world.unfinished = False
     await world.survey(120)
     assert world.pumps.views["b"].missed.count == 2

@@ -11,7 +11,7 @@ from binlog.cluster.registry import Registry
 from binlog.pb.pump_ext_pb2 import InspectResp
 
 from drainer.pumps.client import Missed, PumpClient
-from drainer.pumps.health import DepartedPumps, Membership
+from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd
@@ -69,13 +69,11 @@ class World:
 
     def begin(self) -> None:
         """A life of the drainer begins."""
-        self.departed = DepartedPumps(self.etcd, "feed")
         self.unfinished = False
-        self.pumps = PumpSet(
-            self.registry,
-            self.dial,
-            membership=Membership(self.departed, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
+        self.membership = Membership(
+            self.etcd, "feed", position=lambda: self.position_ts, unfinished=lambda: self.unfinished
         )
+        self.pumps = PumpSet(self.registry, self.dial, membership=self.membership)
 
     async def survey(self, position_ts: int) -> int:
         """The watermark that is believed at this position."""

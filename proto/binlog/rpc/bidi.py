@@ -125,7 +125,8 @@ class BidiCall(Call):
         """
         if not self._queue and not self._receiving.blocked and self._uncredited:
             size, self._uncredited = self._uncredited, 0
-            self._link.credit(self.stream_id, size)
+            self._link.connection.credit(self.stream_id, size)
+            self._link.flush_soon()
             if late:
                 self.received_s = time.monotonic()
 

@@ -151,10 +151,12 @@ class Call:
     def _end(self, code: Status, text: str = "", kind: str = "") -> None:
         if self.over:
             return
+        connection = self._link.connection
         if self._head_sent:
-            self._link.send_end(self.stream_id, status.trailers(code, text, kind))
+            connection.send_end(self.stream_id, status.trailers(code, text, kind))
         else:
-            self._link.send_head(self.stream_id, status.refusal(code, text, kind), end=True)
+            connection.send_head(self.stream_id, status.refusal(code, text, kind), end=True)
+        self._link.flush_soon()
         self.over = True
 
     async def _send(self, message: bytes | Sequence[bytes]) -> None:
@@ -162,10 +164,10 @@ class Call:
         link = self._link
         if not self._head_sent:
             self._head_sent = True
-            link.send_head(self.stream_id, status.RESPONSE, end=False)
+            link.connection.send_head(self.stream_id, status.RESPONSE)
         link.send_message(self.stream_id, message)
         del message
-        while link.waiting_bytes(self.stream_id) > SEND_AHEAD_BYTES and not self.over:
+        while link.connection.waiting_bytes(self.stream_id) > SEND_AHEAD_BYTES and not self.over:
             if self._sent is None:
                 self._sent = asyncio.Event()
             self._sent.clear()
@@ -209,7 +211,8 @@ class SingleCall(Call):
             self._held += size
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
-        self._link.credit(self.stream_id, size)
+        self._link.connection.credit(self.stream_id, size)
+        self._link.flush_soon()
         if found:
             self._request, *more = found
             if more:

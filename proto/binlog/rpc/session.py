@@ -55,20 +55,21 @@ class Settings:
 
 
 class RpcSession(asyncio.Protocol):
-    """A connection."""
+    """A connection. `connection`: what calls send on, followed by `flush_soon`."""
 
     def __init__(
         self, settings: Settings, opened: Callable[[RpcSession], bool], changed: Callable[[RpcSession], None]
     ) -> None:
         """`opened`: returns False if there are too many connections. `changed`: called when it is closed or idle."""
         self._settings = settings
+        self.budget = settings.budget
         self._opened = opened
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._now_s = time.monotonic()
-        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, single_frame=True)
+        self.connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, single_frame=True)
         self._calls: dict[int, Call] = {}
-        self._batched = BatchedCalls(self, self._connection, settings.budget)
+        self._batched = BatchedCalls(self, self.connection, settings.budget)
         self._timed: dict[int, Call] = {}  # calls with a deadline
         self._no_grpc: dict[int, Route] = {}  # plain HTTP requests that have not ended
         self._senders: set[Call] = set()  # calls that wait for their reader
@@ -106,12 +107,12 @@ class RpcSession(asyncio.Protocol):
                 return
             self._greeted, self._first = True, b""
         self._flushing = True  # output is flushed at the end of this method
-        events = self._connection.receive(data, self._now_s)
+        events = self.connection.receive(data, self._now_s)
         if wholes := [event for event in events if type(event) is tuple]:
             self._on_wholes(cast("list[Whole]", wholes))
         for event in events if len(wholes) < len(events) else ():
             self._on_event(event)
-        if self._connection.is_urgent or not self._batched:
+        if self.connection.is_urgent or not self._batched:
             self._flush()
         else:  # only answers to pings: a client that measures round trips sends a ping with every call
             self._flushing = False
@@ -157,7 +158,7 @@ class RpcSession(asyncio.Protocol):
         for stream_id, head, varying, data in (
             requests if self._refusal is not None else self._batched.dispatch(requests, self._now_s)
         ):
-            self._connection.generally(stream_id, len(data))
+            self.connection.generally(stream_id, len(data))
             self._on_request(Request(stream_id, head, varying, False))
             self._on_data(stream_id, data, True)
 
@@ -185,7 +186,7 @@ class RpcSession(asyncio.Protocol):
 
     def _turn_away(self, stream_id: int, found: Route, *, end: bool) -> None:
         """Refuse a call immediately. Plain HTTP is answered when the request has ended, as its clients expect."""
-        connection = self._connection
+        connection = self.connection
         if found.http_status == 200:
             error = found.error
             if error is None or self._refusal is not None:
@@ -206,7 +207,7 @@ class RpcSession(asyncio.Protocol):
             call.progressed(len(data), self._now_s)
             call.on_data(data, end=end)
             return
-        self._connection.credit(stream_id, len(data))
+        self.connection.credit(stream_id, len(data))
         if end and (found := self._no_grpc.pop(stream_id, None)) is not None:
             self._turn_away(stream_id, found, end=True)
 
@@ -215,7 +216,7 @@ class RpcSession(asyncio.Protocol):
         if call is not None:
             call.cancel()
         elif self._no_grpc.pop(event.stream_id, None) is not None:
-            self._connection.finished(event.stream_id)
+            self.connection.finished(event.stream_id)
 
     def _on_failed(self, event: Failed) -> None:
         settings = self._settings
@@ -235,34 +236,15 @@ class RpcSession(asyncio.Protocol):
 
     # The Link of calls
 
-    @property
-    def budget(self) -> MemoryBudget:
-        return self._settings.budget
-
-    def credit(self, stream_id: int, size: int) -> None:
-        self._connection.credit(stream_id, size)
-        self._flush_soon()
-
     def send_answer(self, stream_id: int, message: bytes) -> None:
         data = PREFIX.pack(0, len(message)) + message
-        self._connection.send_answer(stream_id, status.RESPONSE, data, _OK)
-        self._flush_soon()
-
-    def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None:
-        self._connection.send_head(stream_id, block, end=end)
-        self._flush_soon()
+        self.connection.send_answer(stream_id, status.RESPONSE, data, _OK)
+        self.flush_soon()
 
     def send_message(self, stream_id: int, message: bytes | Sequence[bytes]) -> None:
         for piece in framed(message):
-            self._connection.send_data(stream_id, piece)
-        self._flush_soon()
-
-    def send_end(self, stream_id: int, trailers: bytes) -> None:
-        self._connection.send_end(stream_id, trailers)
-        self._flush_soon()
-
-    def waiting_bytes(self, stream_id: int) -> int:
-        return self._connection.waiting_bytes(stream_id)
+            self.connection.send_data(stream_id, piece)
+        self.flush_soon()
 
     def flush_answers(self) -> None:
         if not self._flushing:
@@ -274,19 +256,19 @@ class RpcSession(asyncio.Protocol):
 
     def tell_sent(self, call: Call) -> None:
         self._senders.add(call)
-        self._flush_soon()
+        self.flush_soon()
 
     def ended(self, call: Call) -> None:
         self._calls.pop(call.stream_id, None)
         self._timed.pop(call.stream_id, None)
         self._senders.discard(call)
-        self._connection.finished(call.stream_id)
+        self.connection.finished(call.stream_id)
         if self.is_idle:
             self._changed(self)
 
     # Sending
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         """Flush once for everything that happens in this turn of the loop."""
         if not self._flushing:
             self._flushing = True
@@ -297,7 +279,7 @@ class RpcSession(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        connection = self._connection
+        connection = self.connection
         before = transport.get_write_buffer_size()
         pieces = connection.take_output(0 if self._paused else max(0, WRITE_BYTES_MAX - before))
         if pieces:
@@ -307,7 +289,7 @@ class RpcSession(asyncio.Protocol):
                 self._senders.discard(call)
                 call.on_sent()
         if not self._paused and connection.has_data_ready:
-            self._flush_soon()
+            self.flush_soon()
         unread = transport.get_write_buffer_size() > READ_PAUSE_BYTES
         if unread != self._read_paused:
             self._read_paused = unread
@@ -337,7 +319,7 @@ class RpcSession(asyncio.Protocol):
                 self._give_up("it sends no request")
         elif now_s - self._received_s > timing.ping_after_s:
             self._pinged_s = now_s
-            self._connection.ping(b"alive?\0\0")
+            self.connection.ping(b"alive?\0\0")
         if self._greeted:
             self._flush()
 
@@ -346,9 +328,9 @@ class RpcSession(asyncio.Protocol):
         never accept them: then reset the stream, as the peer does when its deadline has passed.
         """
         call.fail(error)
-        if self._connection.waiting_bytes(call.stream_id):
-            self._connection.reset(call.stream_id, Code.CANCEL)
-            self._flush_soon()
+        if self.connection.waiting_bytes(call.stream_id):
+            self.connection.reset(call.stream_id, Code.CANCEL)
+            self.flush_soon()
 
     def _is_closing(self, now_s: float) -> bool:
         """Return whether the connection is being closed. A peer that does not let it close is disconnected."""
@@ -370,12 +352,12 @@ class RpcSession(asyncio.Protocol):
     def drain(self) -> None:
         """Accept no more calls."""
         self._open_fresh()
-        self._connection.drain()
+        self.connection.drain()
         self._flush()
 
     def _open_fresh(self) -> None:
         """Start the calls of which only the header block has arrived."""
-        for request in self._connection.open_fresh():
+        for request in self.connection.open_fresh():
             self._on_request(request)
 
     @property

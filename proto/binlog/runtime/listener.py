@@ -18,14 +18,14 @@ from binlog.runtime.security import Security, common_names
 PROTOCOLS = ("h2", "http/1.1")
 
 
-class Listener:
-    """A server that listens from `start` until `stop`. `port`: the port it listens at."""
+class Listener(Server):
+    """A server that listens from `start` until `stop`; calls under way may then end within the grace period (P-LC-07).
+    `port`: the port it listens at."""
 
     def __init__(self, settings: Settings, security: Security | None = None) -> None:
+        super().__init__(settings)
         self._security = security or Security()
-        self._settings = settings
         settings.refuse = self._refuse
-        self._server = Server(settings)
         self.port = 0
 
     async def start(self, addr: str, socket: str = "") -> None:
@@ -36,24 +36,20 @@ class Listener:
         except ValueError as error:
             raise ConfigError(f"addr: {error}") from error
         try:
-            self.port = await self._server.listen(host, port, tls)
+            self.port = await self.listen(host, port, tls)
         except OSError as error:
-            await self._server.stop(0)
+            await self.stop(0)
             raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(error)}") from error
         if socket:
             try:
-                await self._server.listen_unix(socket.removeprefix("unix://").removeprefix("unix:"))
+                await self.listen_unix(socket.removeprefix("unix://").removeprefix("unix:"))
             except OSError as error:
-                await self._server.stop(0)
+                await self.stop(0)
                 raise ConfigError(f"socket {socket}: cannot listen there: {error.strerror or error}") from error
 
     def serve_http1(self, protocol: Callable[[], asyncio.Protocol] | None) -> None:
         """Pass connections that do not use HTTP/2 to such protocols from now on, or close them (None)."""
         self._settings.http1 = protocol
-
-    async def stop(self, grace_s: float) -> None:
-        """Accept no new calls. Calls under way may end within the grace period (P-LC-07)."""
-        await self._server.stop(grace_s)
 
     def _refuse(self, transport: asyncio.Transport) -> str | None:
         """Return why this peer may make no calls, or None (S-03)."""

@@ -101,7 +101,7 @@ async def test_ended_call_holds_budget_until_responder_is_done(
         await taken(server, 1)
         (session,) = server.server._sessions
         leave(call, server)
-        whole = session._connection._streams.whole
+        whole = session.connection._streams.whole
         await until(lambda: not whole and all(each.over for each in session._calls.values()))
         assert server.budget.bytes == 1000 and not session.is_idle
         assert not server.handlers.taken[0][1](found)
@@ -278,7 +278,7 @@ async def test_plain_http_request_with_known_header_is_refused_and_window_return
         while b"this address serves gRPC" not in found:
             found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
         (session,) = server.server._sessions
-        connection = session._connection
+        connection = session.connection
         writer.write(headers(5, fields) + headers(7, fields))
         await until(lambda: set(session._no_grpc) == {5, 7})
         writer.write(frame(RST_STREAM, struct.pack(">I", 8), stream_id=7) + data(5, b"late", end=True))

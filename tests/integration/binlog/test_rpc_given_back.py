@@ -116,7 +116,7 @@ async def test_stream_ended_early_releases_budget_and_logs_no_error(
         else:
             await call.write(b"\xff\xff\xff")
             assert await call.code() is StatusCode.INVALID_ARGUMENT
-    (session,) = listener._server._sessions or [None]
+    (session,) = listener._sessions or [None]
     await until(lambda: session is None or session.is_idle)
     await listener.stop(0)
     assert budget.bytes == 0
@@ -131,8 +131,8 @@ async def test_answers_of_expired_call_are_dropped_for_peer_without_window() -> 
         writer.write(headers(1, (*path("Many"), ("grpc-timeout", "1S"))) + data(1, prefixed(b"4 9000000"), end=True))
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
         (session,) = server.server._sessions
-        await until(lambda: not session._connection._streams.general)
-        assert session._connection.waiting_bytes(1) == 0
+        await until(lambda: not session.connection._streams.general)
+        assert session.connection.waiting_bytes(1) == 0
         found = b""
         while rst(1, Code.CANCEL) not in found:
             found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)

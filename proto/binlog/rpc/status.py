@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from enum import IntEnum
 from functools import lru_cache
+from itertools import accumulate
+from urllib.parse import quote
 
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.pump_error import ERROR_TRAILER
@@ -45,22 +48,16 @@ class RpcError(Exception):
 
 _ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip")
 RESPONSE = encode_response(200, b"application/grpc", [_ACCEPTED])
-_PLAIN = frozenset(range(0x20, 0x7F)) - {0x25}
+_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
 def percent_encoded(text: str) -> bytes:
     """Return a status text in the form of `grpc-message`, truncated between characters if it is too long for peers."""
     if len(text) <= MESSAGE_BYTES_MAX and text.isascii() and text.isprintable() and "%" not in text:
         return text.encode()
-    out = bytearray()
-    for char in text:
-        piece = b"".join(
-            bytes((byte,)) if byte in _PLAIN else b"%%%02X" % byte for byte in char.encode("utf-8", "replace")
-        )
-        if len(out) + len(piece) > MESSAGE_BYTES_MAX:
-            break
-        out += piece
-    return bytes(out)
+    pieces = [quote(char, safe=_PLAIN, errors="replace") for char in text]
+    fitting = bisect_right(list(accumulate(map(len, pieces))), MESSAGE_BYTES_MAX)
+    return "".join(pieces[:fitting]).encode()
 
 
 def _fields(status: Status, text: str, kind: str) -> list[tuple[bytes, bytes]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from grpc import aio
@@ -29,25 +30,20 @@ _OPTIONS = (("grpc.max_receive_message_length", -1),)
 Pairs = list[tuple[bytes, bytes]]
 
 
+@dataclass(eq=False)
 class TiKVScan:
     """The keys of the TiKV cluster whose PD is at `pd_urls`, at `read_ts`, which is not below PD's GC safepoint."""
 
-    def __init__(
-        self,
-        pd_urls: Sequence[str],
-        security: Security | None,
-        read_ts: int,
-        *,
-        page_keys: int = PAGE_KEYS,
-        retry_for_s: float = RETRY_FOR_S,
-    ) -> None:
-        self._tikv = TiKV(pd_urls, security)
-        self._security = security
-        self._read_ts = read_ts
-        self._page_keys = page_keys
-        self._retry_for_s = retry_for_s
-        self._region: Region | None = None
-        self._channel: aio.Channel | None = None
+    pd_urls: Sequence[str]
+    security: Security | None
+    read_ts: int
+    page_keys: int = PAGE_KEYS
+    retry_for_s: float = RETRY_FOR_S
+    _region: Region | None = None
+    _channel: aio.Channel | None = None
+
+    def __post_init__(self) -> None:
+        self._tikv = TiKV(self.pd_urls, self.security)
 
     async def scan(self, prefix: bytes) -> Pairs:
         """Return the keys that begin with `prefix`, in order, with their values. Raises StoreUnavailable,
@@ -66,7 +62,7 @@ class TiKVScan:
 
     async def _page(self, at: bytes, end: bytes) -> tuple[Pairs, bytes]:
         """Return the next pairs, and the key with which to continue."""
-        deadline_s, wait_s = time.monotonic() + self._retry_for_s, BACKOFF_S_MIN
+        deadline_s, wait_s = time.monotonic() + self.retry_for_s, BACKOFF_S_MIN
         while True:
             try:
                 return await self._ask(at, end)
@@ -83,7 +79,7 @@ class TiKVScan:
         if not region.start <= at < until:
             raise StoreUnavailable(f"PD returned a region that does not have the key {at.hex()}")
         request = tikv_pb2.ScanRequest(
-            context=region.context, start_key=at, end_key=until, limit=self._page_keys, version=self._read_ts
+            context=region.context, start_key=at, end_key=until, limit=self.page_keys, version=self.read_ts
         )
         stub = stub_of(channel, tikv_pb2.DESCRIPTOR, "Tikv")
         try:
@@ -92,14 +88,14 @@ class TiKVScan:
             raise StoreUnavailable(f"TiKV at {region.address}: {error.code().name}: {error.details()}") from error
         _check(answer, region)
         pairs = [(pair.key, pair.value) for pair in answer.pairs]
-        return pairs, pairs[-1][0] + b"\0" if len(pairs) >= self._page_keys else until
+        return pairs, pairs[-1][0] + b"\0" if len(pairs) >= self.page_keys else until
 
     async def _at(self, key: bytes) -> tuple[Region, aio.Channel]:
         region, channel = self._region, self._channel
         if region is None or channel is None or key < region.start or (region.end and key >= region.end):
             await self.close()
             region = await self._tikv.region(key)
-            channel = open_channel(region.address, self._security, _OPTIONS)
+            channel = open_channel(region.address, self.security, _OPTIONS)
             self._region, self._channel = region, channel
         return region, channel
 

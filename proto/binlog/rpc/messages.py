@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ def _sealed(buffer: memoryview | bytearray) -> Buffer:
     return bytes(buffer)
 
 
+@dataclass(slots=True, eq=False)
 class Collector:
     """Collects messages from the bytes of a stream.
 
@@ -78,32 +80,17 @@ class Collector:
     and it may raise. After an exception, the collector must not be used any more.
     """
 
-    __slots__ = (
-        "_announced",
-        "_buffer",
-        "_bytes_max",
-        "_compressed",
-        "_filled",
-        "_head",
-        "_long",
-        "_prefix",
-        "_reservation",
-        "_size",
-        "consumed",
-    )
-
-    def __init__(self, bytes_max: int, announced: Callable[[int], Any]) -> None:
-        self._bytes_max = bytes_max
-        self._announced = announced
-        self._prefix = b""
-        self._long = 0  # length of a message above `bytes_max`; only its head is kept
-        self._head = b""
-        self._buffer: memoryview | bytearray | None = None  # a bytearray grows as bytes arrive
-        self._size = 0
-        self._filled = 0
-        self._compressed = False
-        self._reservation: Any = None
-        self.consumed = 0  # bytes consumed by the last call of `feed`
+    _bytes_max: int
+    _announced: Callable[[int], Any]
+    _prefix: bytes = b""
+    _long: int = 0  # length of a message above `bytes_max`; only its head is kept
+    _head: bytes = b""
+    _buffer: memoryview | bytearray | None = None  # a bytearray grows as bytes arrive
+    _size: int = 0
+    _filled: int = 0
+    _compressed: bool = False
+    _reservation: Any = None
+    consumed: int = 0  # bytes consumed by the last call of `feed`
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from binlog.runtime.log import Logger
@@ -13,6 +14,7 @@ from binlog.runtime.log import Logger
 EVERY_S = 60.0
 
 
+@dataclass(slots=True, eq=False)
 class Outage:
     """A failure that begins with `failed` and ends with `over`. Call `failed` at every failure and `over` at every
     success.
@@ -21,47 +23,39 @@ class Outage:
     when it begins. The end is logged with the duration if the beginning was logged.
     """
 
-    def __init__(
-        self,
-        log: Logger,
-        text: str,
-        over: str,
-        *,
-        quiet_s: float = 0.0,
-        first: str = "",
-        level: Literal["warning", "error"] = "warning",
-        every_s: float = EVERY_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
-        self._text, self._over, self._first = text, over, first
-        self._quiet_s, self._every_s = quiet_s, every_s
-        self._level = level
-        self._clock = clock
-        self._since_s: float | None = None
-        self._told_s: float | None = None
-        self._is_told = False
+    _log: Logger
+    _text: str
+    _over: str
+    _: KW_ONLY
+    quiet_s: float = 0.0
+    first: str = ""
+    level: Literal["warning", "error"] = "warning"
+    every_s: float = EVERY_S
+    clock: Callable[[], float] = time.monotonic
+    _since_s: float | None = None
+    _told_s: float | None = None
+    _is_told: bool = False
 
     @property
     def lasts_s(self) -> float:
         """Seconds since the failure began, or 0."""
-        return 0.0 if self._since_s is None else self._clock() - self._since_s
+        return 0.0 if self._since_s is None else self.clock() - self._since_s
 
     def failed(self, **facts: object) -> None:
         """Note a failure. `facts`: key=value pairs for the line, if one is logged."""
-        now_s = self._clock()
+        now_s = self.clock()
         if self._since_s is None:
             self._since_s = now_s
-            if self._first:
+            if self.first:
                 self._is_told = True
-                self._log.info(self._first, **facts)
+                self._log.info(self.first, **facts)
         lasts_s = now_s - self._since_s
-        if lasts_s < self._quiet_s or (self._told_s is not None and now_s - self._told_s < self._every_s):
+        if lasts_s < self.quiet_s or (self._told_s is not None and now_s - self._told_s < self.every_s):
             return
         if lasts_s > 0:
             facts["since_s"] = round(lasts_s, 1)
         self._told_s, self._is_told = now_s, True
-        getattr(self._log, self._level)(self._text, **facts)
+        getattr(self._log, self.level)(self._text, **facts)
 
     def over(self, text: str = "", **facts: object) -> None:
         """Note a success. `text`: another message for the end."""

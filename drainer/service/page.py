@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlog.cluster import tso
-from binlog.runtime.chart import Chart, bytes_text, count_tick, seconds_tick
-from binlog.runtime.history import History
+from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds_tick
 from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 
 LAG_WARN_S = 30.0

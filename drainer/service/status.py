@@ -12,7 +12,7 @@ from datetime import datetime
 from binlog.cluster import tso
 from binlog.cluster.node import Event, State, next_state
 from binlog.runtime import metrics
-from binlog.runtime.history import History
+from binlog.runtime.chart import History
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start

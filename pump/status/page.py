@@ -8,8 +8,7 @@ from typing import Any
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus
-from binlog.runtime.chart import Chart, bytes_text, count_tick, seconds_tick
-from binlog.runtime.history import History
+from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds_tick
 from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from binlog.runtime.version import release
 

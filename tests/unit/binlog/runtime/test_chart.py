@@ -14,13 +14,13 @@ from binlog.runtime.chart import (
     TOP,
     WIDTH,
     Chart,
+    History,
     bytes_text,
     count_tick,
     round_above,
     seconds_tick,
     svg,
 )
-from binlog.runtime.history import History
 from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from hypothesis import given
 from hypothesis import strategies as st

@@ -143,7 +143,7 @@ class Upstream:
     async def binlogs(self, until_ts: int) -> list[bytes]:
         """What the pump has after `begin_ts`."""
         pd = PDClient([self.peer.pd_url])
-        client = Client(self.place.addr, await pd.cluster_id())
+        client = Client(self.place.addr, (await pd.locate()).cluster_id)
         try:
 
             async def resolved() -> bool:

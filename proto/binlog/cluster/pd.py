@@ -251,9 +251,3 @@ class PDClient(TsoClient):
             raise ClusterMismatch(found.cluster_id, self._cluster_id)
         self._cluster_id = found.cluster_id
         return found
-
-    async def cluster_id(self) -> int:
-        """Return the cluster's id, which never changes."""
-        if self._cluster_id == 0:
-            await self.locate()
-        return self._cluster_id

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.pd import NotPD, PDClient, ask_first
+from binlog.cluster.pd import NotPD, ask_first
 from binlog.cluster.registry import ROOT
 from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
@@ -90,11 +90,7 @@ async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None
     answer.
     """
     if await choose_source(etcd, cfg, security) == "pd":
-        client = PDClient(pd_addresses(cfg), security)
-        try:
-            return await client.cluster_id()
-        finally:
-            await client.close()
+        return (await ask_first(pd_addresses(cfg), security)).cluster_id
     return await own_cluster_id(etcd)
 
 

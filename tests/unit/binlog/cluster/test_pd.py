@@ -35,7 +35,7 @@ async def test_pd_client_returns_cluster_id_and_consecutive_timestamps(closing: 
     pd = await StubPD.start(cluster_id=7_000_000_000_000_000_001)
     closing.push_async_callback(pd.close)
     client = PDClient([f"http://127.0.0.1:{free_port()}", f"http://{pd.addr}"])
-    assert await client.cluster_id() == 7_000_000_000_000_000_001
+    assert (await client.locate()).cluster_id == 7_000_000_000_000_000_001
     first = await client.timestamps(1)
     many = await client.timestamps(1000)
     assert len(many) == 1000

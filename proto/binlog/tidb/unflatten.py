@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from math import isfinite
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from binlog.errors import DecodeError
 
@@ -20,6 +20,7 @@ from .time import date_text, datetime_text, duration_text
 from .types import INTEGERS, STRINGS, FieldType, Tp
 
 Text: TypeAlias = "str | bytes | None"
+V = TypeVar("V")
 
 _float32 = struct.Struct("<f")
 _FLOAT32_NORMAL_MIN = 2.0**-126
@@ -37,18 +38,6 @@ def to_text(value: Datum, kind: FieldType) -> Text:
 
 def _unfit(value: object, kind: FieldType) -> DecodeError:
     return DecodeError(f"{kind.mysql_name} column", offset=0, detail=f"it cannot hold a {type(value).__name__}")
-
-
-def _whole(value: Datum, kind: FieldType) -> int:
-    if not isinstance(value, int):
-        raise _unfit(value, kind)
-    return value
-
-
-def _float(value: Datum, kind: FieldType) -> float:
-    if not isinstance(value, float):
-        raise _unfit(value, kind)
-    return value
 
 
 def to_float32(value: float) -> float:
@@ -127,32 +116,29 @@ def _show_string(value: Datum, kind: FieldType) -> str | bytes:
     return value if kind.charset == "binary" else value.decode("utf-8", "surrogateescape")
 
 
-def _show_decimal(value: Datum, kind: FieldType) -> str:
-    if not isinstance(value, Decimal):
-        raise _unfit(value, kind)
-    return str(value)
+def _typed(kind_of_value: type[V], show: Callable[[V, FieldType], str | bytes]) -> _Show:
+    """Return a function that shows a value of one Python type, and refuses any other."""
 
+    def shown(value: Datum, kind: FieldType) -> str | bytes:
+        if not isinstance(value, kind_of_value):
+            raise _unfit(value, kind)
+        return show(value, kind)
 
-def _show_json(value: Datum, kind: FieldType) -> str:
-    if not isinstance(value, BinaryJSON):
-        raise _unfit(value, kind)
-    return value.text()
+    return shown
 
 
 _SHOW: dict[Tp, _Show] = {
-    **dict.fromkeys(INTEGERS, lambda value, kind: str(int(_whole(value, kind)))),
+    **dict.fromkeys(INTEGERS, _typed(int, lambda value, _kind: str(int(value)))),
     **dict.fromkeys(STRINGS, _show_string),
-    Tp.YEAR: lambda value, kind: f"{_whole(value, kind):04d}",
-    Tp.FLOAT: lambda value, kind: float_text(_float(value, kind)),
-    Tp.DOUBLE: lambda value, kind: double_text(_float(value, kind)),
-    Tp.NEWDECIMAL: _show_decimal,
-    Tp.DATE: lambda value, kind: date_text(_whole(value, kind)),
-    Tp.NEWDATE: lambda value, kind: date_text(_whole(value, kind)),
-    Tp.DATETIME: lambda value, kind: datetime_text(_whole(value, kind), kind.fsp),
-    Tp.TIMESTAMP: lambda value, kind: datetime_text(_whole(value, kind), kind.fsp),
-    Tp.DURATION: lambda value, kind: duration_text(_whole(value, kind), kind.fsp),
-    Tp.ENUM: lambda value, kind: enum_text(_whole(value, kind), kind),
-    Tp.SET: lambda value, kind: set_text(_whole(value, kind), kind),
-    Tp.BIT: lambda value, kind: bit_bytes(_whole(value, kind), kind),
-    Tp.JSON: _show_json,
+    Tp.YEAR: _typed(int, lambda value, _kind: f"{value:04d}"),
+    Tp.FLOAT: _typed(float, lambda value, _kind: float_text(value)),
+    Tp.DOUBLE: _typed(float, lambda value, _kind: double_text(value)),
+    Tp.NEWDECIMAL: _typed(Decimal, lambda value, _kind: str(value)),
+    **dict.fromkeys((Tp.DATE, Tp.NEWDATE), _typed(int, lambda value, _kind: date_text(value))),
+    **dict.fromkeys((Tp.DATETIME, Tp.TIMESTAMP), _typed(int, lambda value, kind: datetime_text(value, kind.fsp))),
+    Tp.DURATION: _typed(int, lambda value, kind: duration_text(value, kind.fsp)),
+    Tp.ENUM: _typed(int, enum_text),
+    Tp.SET: _typed(int, set_text),
+    Tp.BIT: _typed(int, bit_bytes),
+    Tp.JSON: _typed(BinaryJSON, lambda value, _kind: value.text()),
 }

@@ -15,6 +15,7 @@ from binlog.errors import DecodeError
 from binlog.extension import PAYLOADS_MAX
 from binlog.pb import parsed, pump_ext_pb2, pump_pb2
 from binlog.rpc.messages import Buffer
+from binlog.tidb.varint import Varints
 from binlog.wire import FIELDS_MAX, fields, signed, varint
 
 from pump.errors import TooManyItems
@@ -25,7 +26,6 @@ LARGE_BYTES_MIN = 4 << 20
 _CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
 _TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
 _PAYLOADS, _LAST_TS, _WHOLE_BYTES, _PART_OFFSET = b"\x0a", b"\x10", b"\x40", b"\x48"  # tags of a PullRangeResp
-PREFIXES_KEPT = 1 << 14
 _TWO_BYTES_MAX = 1 << 14  # a shorter message's length is a varint of at most two bytes
 
 
@@ -97,15 +97,9 @@ def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, in
     return numbers[1], numbers[2], payloads
 
 
-class WriteHead(NamedTuple):
-    """The start_ts and the size in bytes of a binlog, from the first bytes of its WriteBinlogReq."""
-
-    start_ts: int
-    size: int
-
-
-def head_of_write(head: bytes) -> WriteHead | None:
-    """Parse the first bytes of a WriteBinlogReq. Return None if there are too few or the order of fields is unusual."""
+def head_of_write(head: bytes) -> tuple[int, int] | None:
+    """Parse the first bytes of a WriteBinlogReq. Return the start_ts and the size in bytes of its binlog; None if there
+    are too few bytes or the order of fields is unusual."""
     try:
         if head[0] != _CLUSTER_ID:
             return None
@@ -115,22 +109,12 @@ def head_of_write(head: bytes) -> WriteHead | None:
         size, at = varint(head, at + 1)
         if head[at] != _TYPE or head[at + 1] > 127 or head[at + 2] != _START_TS:
             return None
-        return WriteHead(signed(varint(head, at + 3)[0]), size)
+        return signed(varint(head, at + 3)[0]), size
     except (DecodeError, IndexError):
         return None
 
 
-class _Prefixes(dict[int, bytes]):
-    """The bytes before a payload in a PullRangeResp, by the payload's length. Those of usual lengths are cached."""
-
-    def __missing__(self, size: int) -> bytes:
-        prefix = _PAYLOADS + encode_varint(size)
-        if size < PREFIXES_KEPT:
-            self[size] = prefix
-        return prefix
-
-
-_prefixes = _Prefixes()
+_prefixes = Varints(_PAYLOADS)  # the bytes before a payload in a PullRangeResp, by the payload's length
 
 
 class Pulled(NamedTuple):

@@ -119,8 +119,8 @@ class MessageLimits:
         call_metrics.LOSS.inc()
         if limit != self.message_bytes_max:
             found = messages.head_of_write(head)
-            if found is not None and found.size > self.transaction_bytes_max:
-                return own.TooLarge(found.start_ts, found.size, self.transaction_bytes_max)
+            if found is not None and found[1] > self.transaction_bytes_max:
+                return own.TooLarge(*found, self.transaction_bytes_max)
         return own.MessageTooLarge(size, limit)
 
 

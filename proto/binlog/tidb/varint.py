@@ -94,10 +94,15 @@ _KEPT_MAX: Final = 1 << 16  # larger numbers are encoded each time
 
 
 class Varints(dict[int, bytes]):
-    """Maps numbers to unsigned varints. Small ones are encoded once. Raises ValueError outside 0 … 2^64-1."""
+    """Maps numbers to unsigned varints, behind `tag`. Small ones are encoded once. Raises ValueError outside
+    0 … 2^64-1."""
+
+    def __init__(self, tag: bytes = b"") -> None:
+        super().__init__()
+        self._tag = tag
 
     def __missing__(self, value: int) -> bytes:
-        found = encode_uvarint(value)
+        found = self._tag + encode_uvarint(value)
         if value < _KEPT_MAX:
             self[value] = found
         return found

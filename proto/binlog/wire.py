@@ -56,7 +56,10 @@ def fields(data: bytes, at: int, end: int, *, count_max: int = FIELDS_MAX) -> It
         if at >= end and not groups:
             return
         tag_at = at
-        number, wire, value_at = _tag(data, at, end)
+        key, value_at = varint(data, at, end)
+        number, wire = (key >> 3) & 0xFFFFFFFF, key & 7
+        if number == 0 or number >= 1 << 29:
+            raise DecodeError(WHAT, offset=at, detail=f"illegal field number {number}")
         if wire == _GROUP:
             groups.append((number, tag_at))
             at = value_at
@@ -73,15 +76,6 @@ def fields(data: bytes, at: int, end: int, *, count_max: int = FIELDS_MAX) -> It
             yield number, wire, tag_at, value_at, at
     if at < end or groups:
         raise DecodeError(WHAT, offset=at, detail=f"more than {count_max} fields")
-
-
-def _tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Read a tag: (field number, wire type, offset after the tag)."""
-    key, after = varint(data, at, end)
-    number = (key >> 3) & 0xFFFFFFFF
-    if number == 0 or number >= 1 << 29:
-        raise DecodeError(WHAT, offset=at, detail=f"illegal field number {number}")
-    return number, key & 7, after
 
 
 def _value(data: bytes, at: int, end: int, number: int, wire: int) -> tuple[int, int]:

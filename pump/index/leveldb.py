@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import plyvel
 from binlog.errors import BinlogError
@@ -118,8 +118,11 @@ class Index:
 
     def _get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None. LevelDB compares checksums, so a damaged block raises IndexFailed."""
-        with self._guarded("cannot be read"):
-            return cast("bytes | None", self._db.get(key, verify_checksums=True))
+        try:  # not `_guarded`: this runs for every binlog that is written
+            value: bytes | None = self._db.get(key, verify_checksums=True)
+        except FAILURES as error:
+            raise self._failed("cannot be read", error) from error
+        return value
 
     def _scan(self, **bounds: Any) -> Generator[Any]:
         """Iterate over a snapshot of the index at this moment. A damaged block raises IndexFailed; it must not look
@@ -132,25 +135,16 @@ class Index:
             yield from found
 
     def pointer(self, ts: int) -> Pointer | None:
-        try:  # not `_get`: this runs for every binlog that is written
-            value = self._db.get(keys.ts_key(ts), verify_checksums=True)
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
+        value = self._get(keys.ts_key(ts))
         return None if value is None else Pointer.decode(value)
 
     def outcome(self, start_ts: int) -> int | None:
         """Return the commit_ts stored for a start_ts; 0: rolled back; None: nothing stored."""
-        try:  # not `_get`: this runs for every binlog that is written
-            value = self._db.get(keys.outcome_key(start_ts), verify_checksums=True)
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
+        value = self._get(keys.outcome_key(start_ts))
         return None if value is None else keys.decode_number(value)
 
     def complete(self, commit_ts: int) -> Complete | None:
-        try:  # not `_get`: this runs for every binlog that is written
-            value = self._db.get(keys.complete_key(commit_ts), verify_checksums=True)
-        except FAILURES as error:
-            raise self._failed("cannot be read", error) from error
+        value = self._get(keys.complete_key(commit_ts))
         return None if value is None else keys.decode_complete(value)
 
     def completes(self, after_ts: int, until_ts: int) -> Iterator[tuple[bytes, bytes]]:

@@ -37,13 +37,34 @@ class NoExtension(BinlogError):
     """The pump has no extension service: it is a Go pump."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Missed:
-    """Binlogs of a rejoined pump at or below the position: how many (MISSED_MAX: or more), and (start_ts, commit_ts) of
-    the first MISSED_SHOWN."""
+    """Counts binlogs of a rejoined pump at or below the position, without fakes: how many (MISSED_MAX: or more), and
+    (start_ts, commit_ts) of the first MISSED_SHOWN."""
 
     count: int = 0
     shown: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def full(self) -> bool:
+        return self.count >= MISSED_MAX
+
+    def add(self, found: envelope.Envelope) -> None:
+        if not found.is_fake:
+            self._add(found.start_ts, found.commit_ts)
+
+    def add_message(self, found: ext.PullRangeResp) -> None:
+        """Count the binlogs of a message of a pull; one that arrives in parts counts with its first part."""
+        if not found.whole_bytes:
+            for payload in found.payloads:
+                self.add(envelope.scan(payload))
+        elif not found.part_offset:
+            self._add(leading_start_ts(found.payloads[0]), found.last_ts)
+
+    def _add(self, start_ts: int, commit_ts: int) -> None:
+        self.count += 1
+        if self.count <= MISSED_SHOWN:
+            self.shown = (*self.shown, (start_ts, commit_ts))
 
 
 class PumpClient(Protocol):
@@ -68,38 +89,6 @@ class PumpClient(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class Count:
-    """Counts binlogs for `missed`, without fakes."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._shown: list[tuple[int, int]] = []
-
-    @property
-    def full(self) -> bool:
-        return self._count >= MISSED_MAX
-
-    def add(self, found: envelope.Envelope) -> None:
-        if not found.is_fake:
-            self._add(found.start_ts, found.commit_ts)
-
-    def add_message(self, found: ext.PullRangeResp) -> None:
-        """Count the binlogs of a message of a pull; one that arrives in parts counts with its first part."""
-        if not found.whole_bytes:
-            for payload in found.payloads:
-                self.add(envelope.scan(payload))
-        elif not found.part_offset:
-            self._add(leading_start_ts(found.payloads[0]), found.last_ts)
-
-    def _add(self, start_ts: int, commit_ts: int) -> None:
-        self._count += 1
-        if len(self._shown) < MISSED_SHOWN:
-            self._shown.append((start_ts, commit_ts))
-
-    def result(self) -> Missed:
-        return Missed(self._count, tuple(self._shown))
 
 
 class Received:
@@ -194,13 +183,13 @@ class ExtensionPump:
         request = ext.PullRangeReq(
             cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts, part_bytes_max=PART_BYTES_MAX
         )
-        count, received = Count(), Received()
+        missed, received = Missed(), Received()
         stream = self._stub.PullRange(request, timeout=MISSED_TIMEOUT_S)
         try:
             async for answer in stream:
                 received.add(answer)
-                count.add_message(answer)
-                if count.full:
+                missed.add_message(answer)
+                if missed.full:
                     break
             else:
                 received.check(self._name, after_ts=after_ts, until_ts=until_ts)
@@ -208,7 +197,7 @@ class ExtensionPump:
             raise translate(error, self._name, after_ts=after_ts) from error
         finally:
             stream.cancel()
-        return count.result()
+        return missed
 
     async def _answer(self, method: Any, request: object, after_ts: int = 0) -> Any:
         """Call a method. Raises what `translate` returns."""

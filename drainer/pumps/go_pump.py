@@ -31,7 +31,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Missed, aio_channel, ended_early, translate
+from drainer.pumps.client import MISSED_TIMEOUT_S, Missed, aio_channel, ended_early, translate
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 
 # Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure.
@@ -229,7 +229,7 @@ class GoPump(FollowedPump):
         """Pull until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
         stub = stub_of(self._channel, pump_pb2.DESCRIPTOR, "Pump")
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
-        count, at_ts = Count(), after_ts
+        missed, at_ts = Missed(), after_ts
         stream = stub.PullBinlogs(request, timeout=MISSED_TIMEOUT_S)
         try:
             async for answer in stream:
@@ -237,8 +237,8 @@ class GoPump(FollowedPump):
                 at_ts = found.commit_ts
                 if found.commit_ts > until_ts:
                     break
-                count.add(found)
-                if count.full or found.commit_ts == until_ts:
+                missed.add(found)
+                if missed.full or found.commit_ts == until_ts:
                     break
             else:
                 raise ended_early(self._name, at_ts, until_ts)
@@ -246,7 +246,7 @@ class GoPump(FollowedPump):
             raise translate(error, self._name) from error
         finally:
             stream.cancel()
-        return count.result()
+        return missed
 
     async def close(self) -> None:
         await super().close()

@@ -106,9 +106,12 @@ def _translated(part: PumpRange, cluster_id: int, security: Security) -> Iterato
     if part.topic is not None:
         yield from part.topic.pull(part.after_ts, part.until_ts)
         return
-    messages, channel = (_pull_extension if part.extension else _pull_go), _connected(part, security)
+    channel = _connected(part, security)
     try:
-        yield from messages(part, cluster_id, channel)
+        if part.extension:
+            yield from _pull_extension(part, cluster_id, channel)
+        else:
+            yield from messages_of(_go_binlogs(part, cluster_id, channel))
     except grpc.RpcError as error:
         # The error is also gRPC's call, and its traceback refers to a frame of that call. In this reference cycle, the
         # call and the messages in other frames would stay in memory until the garbage collector runs.
@@ -158,10 +161,6 @@ def _pull_extension(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> 
         _PULL_RANGE, request_serializer=ext.PullRangeReq.SerializeToString
     )
     yield from call(request, timeout=PULL_TIMEOUT_S)
-
-
-def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
-    return messages_of(_go_binlogs(part, cluster_id, channel))
 
 
 def _go_binlogs(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[tuple[int, bytes]]:

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from binlog import envelope
 from binlog.errors import BinlogError
@@ -37,22 +36,13 @@ class NotServed(BinlogError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Offsets:
-    """Position of a binlog in the file, in bytes."""
-
-    pump: str
-    begin: int
-    end: int
-
-
 class Spool:
     """Call `pull`, then `binlogs`, then `close`."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="drainer-large-", buffering=0)  # noqa: SIM115  closed by `close`
         self._size = 0
-        self._offsets: list[_Offsets] = []
+        self._binlogs: list[tuple[str, int, int]] = []  # the pump of each, and where it begins and ends in the file
 
     def pull(
         self,
@@ -81,12 +71,12 @@ class Spool:
             self._write(found.payloads[0])
             if self._size - begin < found.whole_bytes:
                 return begin
-            self._offsets.append(_Offsets(pump, begin, self._size))
+            self._binlogs.append((pump, begin, self._size))
             return self._size
         for payload in found.payloads:
             at = self._size
             self._write(payload)
-            self._offsets.append(_Offsets(pump, at, self._size))
+            self._binlogs.append((pump, at, self._size))
         return self._size
 
     def _write(self, data: bytes) -> None:
@@ -106,11 +96,11 @@ class Spool:
         if not self._size:
             return
         whole = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
-        for offsets in self._offsets:
-            view = whole[offsets.begin : offsets.end]
+        for pump, begin, end in self._binlogs:
+            view = whole[begin:end]
             payload = view if len(view) > large_bytes_min else bytes(view)
             found = envelope.scan(payload)  # type: ignore[arg-type]  # it only reads single bytes and slices
-            yield ServedBinlog(found.commit_ts, found.start_ts, offsets.pump, payload)
+            yield ServedBinlog(found.commit_ts, found.start_ts, pump, payload)
 
     def close(self) -> None:
         """Close the file; views still in use stay valid."""

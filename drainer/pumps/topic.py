@@ -21,7 +21,7 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
-from drainer.pumps.client import Count, Missed, PurgedAt
+from drainer.pumps.client import Missed, PurgedAt
 from drainer.pumps.go_pump import BACKLOG_MAX, SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 
@@ -186,12 +186,12 @@ class TopicPump(FollowedPump):
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         def counted() -> Missed:
-            count = Count()
+            missed = Missed()
             for message in pull_topic(self._open_reader(self._topic), self._topic.name, after_ts, until_ts):
-                count.add_message(ext.PullRangeResp.FromString(message))
-                if count.full:
+                missed.add_message(ext.PullRangeResp.FromString(message))
+                if missed.full:
                     break
-            return count.result()
+            return missed
 
         return await asyncio.to_thread(counted)
 

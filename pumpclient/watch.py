@@ -45,12 +45,12 @@ class Watch:
         while True:
             try:
                 async for changes in self._registry.watch("pumps", self._revision):
-                    for change in changes:
-                        if change.record is None:
-                            self._pool.remove(change.node_id)
-                            self._writer.forget(change.node_id)
-                        elif self._pool.put(change.record.status):
-                            self._writer.forget(change.node_id)
+                    for node_id, record in changes:
+                        if record is None:
+                            self._pool.remove(node_id)
+                            self._writer.forget(node_id)
+                        elif self._pool.put(record.status):
+                            self._writer.forget(node_id)
             except BinlogError as error:
                 outage.failed(error=str(error))
             await asyncio.sleep(RELIST_S)

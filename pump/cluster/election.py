@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 
 from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put, wait_for_change
 from binlog.cluster.tso import boot_clock_s, compose, format_local
@@ -26,55 +27,48 @@ LOG_INTERVAL_S = 60.0
 _log = get_logger("pump.cluster.election")
 
 
+@dataclass(eq=False)
 class Election:
     """Campaigns for leadership and leads while its lease lasts; `run` until cancelled, on the event loop.
 
     `leader`: host:port of the current leader, "" if unknown. `refusal`: why this pump does not campaign, or "".
     """
 
-    def __init__(
-        self,
-        etcd: Etcd,
-        *,
-        log_ts_until: Callable[[int], int],
-        ahead_max_s: int = BOUND_AHEAD_MAX_S,
-        boot_s: Callable[[], float] = boot_clock_s,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-    ) -> None:
-        self._etcd = etcd
-        self._address = ""
-        self._log_ts_until = log_ts_until
-        self._ahead_max_s = ahead_max_s
-        self._boot_s = boot_s
-        self._wall_clock_ms = clock_ms
-        self._term_start: tuple[int, float] | None = None  # (wall clock ms, boot clock s) when this term began
-        self._logged_s = float("-inf")
-        self._allocator = Allocator()
-        self._term = Term()
-        self._leader_revision = 0
-        self._raise_wanted = asyncio.Event()
-        self._raised = asyncio.Event()
-        self.leader = ""
-        self.refusal = ""
+    _etcd: Etcd
+    _: KW_ONLY
+    log_ts_until: Callable[[int], int]
+    ahead_max_s: int = BOUND_AHEAD_MAX_S
+    boot_s: Callable[[], float] = boot_clock_s
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    leader: str = ""
+    refusal: str = ""
+    _address: str = ""
+    _term_start: tuple[int, float] | None = None  # (wall clock ms, boot clock s) when this term began
+    _logged_s: float = float("-inf")
+    _allocator: Allocator = field(default_factory=Allocator)
+    _term: Term = field(default_factory=Term)
+    _leader_revision: int = 0
+    _raise_wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _raised: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def leads(self) -> bool:
-        return self._term.holds(self._boot_s())
+        return self._term.holds(self.boot_s())
 
     async def timestamps(self, count: int) -> int:
         """Allocate `count` consecutive timestamps; returns the last. NotLeader if this pump may not allocate any."""
-        deadline_s = self._boot_s() + BOUND_WAIT_S
+        deadline_s = self.boot_s() + BOUND_WAIT_S
         while True:
             if not self.leads:
                 raise NotLeader(self._why_not())
-            last_ts = self._allocator.allocate(count, self._clock_ms())
-            if self._allocator.wanted_bound(self._clock_ms()) is not None:
+            last_ts = self._allocator.allocate(count, self._bounded_clock_ms())
+            if self._allocator.wanted_bound(self._bounded_clock_ms()) is not None:
                 self._raise_wanted.set()
             if last_ts is not None:
-                if not self._term.holds(self._boot_s()):  # checked after the allocation, without an await in between
+                if not self._term.holds(self.boot_s()):  # checked after the allocation, without an await in between
                     raise NotLeader(f"the lease of {self._address} ended while timestamps were allocated")
                 return last_ts
-            if self._boot_s() > deadline_s:
+            if self.boot_s() > deadline_s:
                 raise NotLeader(f"{self._address} cannot raise the bound in etcd")
             self._raised.clear()
             await _wait(self._raised, POLL_S)
@@ -109,23 +103,23 @@ class Election:
                 await asyncio.sleep(POLL_S)
 
     def _log_refusal(self, error: str) -> None:
-        now_s = self._boot_s()
+        now_s = self.boot_s()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = now_s
             _log.error("this pump does not allocate timestamps", error=error)
 
-    def _clock_ms(self) -> int:
+    def _bounded_clock_ms(self) -> int:
         """Return the wall clock in ms. While this pump leads, ignore a jump far forward: the bound would follow the
         jump and cannot be lowered."""
-        now_ms = self._wall_clock_ms()
+        now_ms = self.clock_ms()
         if self._term_start is None:
             return now_ms
         began_ms, began_s = self._term_start
-        steady_ms = began_ms + int((self._boot_s() - began_s) * 1000)
-        if now_ms <= steady_ms + self._ahead_max_s * 1000:
+        steady_ms = began_ms + int((self.boot_s() - began_s) * 1000)
+        if now_ms <= steady_ms + self.ahead_max_s * 1000:
             return now_ms
-        if self._boot_s() - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = self._boot_s()
+        if self.boot_s() - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = self.boot_s()
             _log.error(
                 "this machine's clock jumped far forward and timestamps do not follow it; if the clock is right, "
                 "restart the pump",
@@ -143,7 +137,7 @@ class Election:
             return
         self._log_ts(await self._etcd.get(BOUND_KEY))  # raises AbsurdBound before this pump becomes leader
         self.refusal = ""
-        asked_s = self._boot_s()
+        asked_s = self.boot_s()
         lease = await self._etcd.lease(LEASE_S)
         try:
             put = Put(LEADER_KEY, self._address.encode(), lease.id)
@@ -162,10 +156,10 @@ class Election:
         bound = await self._etcd.get(BOUND_KEY)
         self._allocator.begin_term(
             bound_ms=_bound_ms(bound.value) if bound else 0,
-            clock_ms=self._clock_ms(),
+            clock_ms=self._bounded_clock_ms(),
             log_max_ts=self._log_ts(bound),
         )
-        self._term_start = (self._clock_ms(), self._boot_s())
+        self._term_start = (self._bounded_clock_ms(), self.boot_s())
         await self._raise_bound()
         self.leader = self._address
         self._term.renewed(asked_s=asked_s, ttl_s=lease.ttl_s)
@@ -187,9 +181,9 @@ class Election:
         """Return the ts of this pump's log above which a term starts: see start_after. Raises AbsurdBound."""
         return start_after(
             bound_ms=_bound_ms(bound.value) if bound else None,
-            clock_ms=self._clock_ms(),
-            log_ts_until=self._log_ts_until,
-            ahead_max_s=self._ahead_max_s,
+            clock_ms=self._bounded_clock_ms(),
+            log_ts_until=self.log_ts_until,
+            ahead_max_s=self.ahead_max_s,
         )
 
     async def _keep(self, lease: Lease) -> None:
@@ -197,7 +191,7 @@ class Election:
         outage = Outage(_log, "cannot renew the lease", "the lease is renewed again")
         while self.leads:
             await asyncio.sleep(lease.ttl_s / 6)
-            asked_s = self._boot_s()
+            asked_s = self.boot_s()
             try:
                 left_s = max(0.05, self._term.until_s - asked_s)
                 async with asyncio.timeout(left_s):
@@ -227,7 +221,7 @@ class Election:
         Raises EtcdError if etcd does not record this pump as the leader. After any EtcdError it is unknown whether the
         bound was stored; the next try reads it again.
         """
-        wanted_ms = self._allocator.wanted_bound(self._clock_ms())
+        wanted_ms = self._allocator.wanted_bound(self._bounded_clock_ms())
         if wanted_ms is None:
             return
         stored = await self._etcd.get(BOUND_KEY)
@@ -238,14 +232,12 @@ class Election:
             ]
             if await self._etcd.txn(conditions, [Put(BOUND_KEY, str(wanted_ms).encode())]) is None:
                 raise EtcdError("the leader's key or the bound is not what this pump wrote")
-        elif not await self._still_leader():
-            raise EtcdError("another pump leads")
+        else:
+            leader = await self._etcd.get(LEADER_KEY)
+            if leader is None or leader.mod_revision != self._leader_revision:
+                raise EtcdError("another pump leads")
         self._allocator.granted(wanted_ms)
         self._raised.set()
-
-    async def _still_leader(self) -> bool:
-        found = await self._etcd.get(LEADER_KEY)
-        return found is not None and found.mod_revision == self._leader_revision
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

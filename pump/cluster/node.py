@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from binlog.cluster import tso
 from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
@@ -23,41 +22,35 @@ from binlog.errors import BinlogError, EtcdError, RegistryConflict
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-NO_LABELS: Mapping[str, str] = MappingProxyType({})
-
 _log = get_logger("pump.cluster.node")
 
 
+@dataclass(eq=False)
 class Node:
     """The node state machine: absent, registered, usurped (another process wrote the record), or left.
 
     `state`: the state of this process, which the next write puts into the record. `usurped`: the state in the record
-    that another process wrote, "" if there is none.
+    that another process wrote, "" if there is none. `labels`: written to the record, for writers that choose pumps by
+    them.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        node_id: str,
-        *,
-        resolved_ts: Callable[[], int],
-        labels: Mapping[str, str] = NO_LABELS,
-    ) -> None:
-        """`labels`: written to the record, for writers that choose pumps by them."""
-        self.node_id = node_id
-        self.score = 0  # written to the record; 0: nothing is measured
-        self._labels = labels
-        self.state = State.OFFLINE
-        self.previous: State | None = None
-        self.usurped = ""
-        self._registry = registry
-        self._resolved_ts = resolved_ts
-        self._host = ""
-        self._status_addr = ""
-        self._final_ts: int | None = None
-        self._started: tuple[int, float] = (0, 0.0)
-        self._record = OwnRecord(registry, "pumps", node_id)
-        self._writing = asyncio.Lock()
+    registry: Registry
+    node_id: str
+    _: KW_ONLY
+    resolved_ts: Callable[[], int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    score: int = 0  # written to the record; 0: nothing is measured
+    state: State = State.OFFLINE
+    previous: State | None = None
+    usurped: str = ""
+    _host: str = ""
+    _status_addr: str = ""
+    _final_ts: int | None = None
+    _started: tuple[int, float] = (0, 0.0)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._record = OwnRecord(self.registry, "pumps", self.node_id)
 
     @property
     def refuses_prewrites(self) -> str:
@@ -84,7 +77,7 @@ class Node:
         start_ts, start_s = self._started
         now_ts = tso.approximate(start_ts, asyncio.get_running_loop().time() - start_s)
         final_ts = self._final_ts if self.state is State.PAUSED else None
-        labels = dict(self._labels)
+        labels = dict(self.labels)
         if self._status_addr:
             labels[STATUS_LABEL] = self._status_addr
         if final_ts is not None:
@@ -95,7 +88,7 @@ class Node:
             self.state,
             score=self.score,
             label=labels or None,
-            max_commit_ts=self._resolved_ts() if final_ts is None else final_ts,
+            max_commit_ts=self.resolved_ts() if final_ts is None else final_ts,
             update_ts=now_ts if update_ts is None else update_ts,
         )
 
@@ -153,10 +146,10 @@ class Node:
                 if outage.lasts_s:
                     await self._record.read()  # an established watch sends no message
                     outage.over()
-                async for changes in self._registry.watch("pumps", self._record.revision):
-                    for change in changes:
-                        if change.node_id == self.node_id:
-                            await self._handle_change(change.record)
+                async for changes in self.registry.watch("pumps", self._record.revision):
+                    for node_id, record in changes:
+                        if node_id == self.node_id:
+                            await self._handle_change(record)
                     if self.usurped:
                         return
             except EtcdError as error:

@@ -7,7 +7,7 @@ which pumps count).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,14 +39,6 @@ class Listing:
     nodes: tuple[NodeRecord, ...]
     revision: int
     unreadable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A change seen by a watch. `record` is None if the key was deleted (our programs never delete one: `R-05`)."""
-
-    node_id: str
-    record: NodeRecord | None
 
 
 def key_of(kind: Kind, node_id: str) -> str:
@@ -110,22 +102,20 @@ class Registry:
             f"{now.value[:200]!r}"
         )
 
-    async def watch(self, kind: Kind, revision: int) -> AsyncIterator[tuple[NodeChange, ...]]:
-        """Yield the changes after `revision` (of a Listing or a write). Raises WatchBroken as `Etcd.watch` does."""
+    async def watch(self, kind: Kind, revision: int) -> AsyncIterator[Sequence[tuple[str, NodeRecord | None]]]:
+        """Yield the changes after `revision` (of a Listing or a write): node id and record, or None if the key was
+        deleted (our programs never delete one: `R-05`). Raises WatchBroken as `Etcd.watch` does."""
         prefix = f"{ROOT}/{kind}/"
         async for events in self._etcd.watch(prefix, revision=revision):
-            changes: list[NodeChange] = []
+            changes: list[tuple[str, NodeRecord | None]] = []
             for event in events:
-                node_id = event.kv.key.removeprefix(prefix)
-                if event.kind is EventKind.DELETE:
-                    changes.append(NodeChange(node_id, None))
-                    continue
                 try:
-                    changes.append(NodeChange(node_id, _record(event.kv)))
+                    record = None if event.kind is EventKind.DELETE else _record(event.kv)
+                    changes.append((event.kv.key.removeprefix(prefix), record))
                 except DecodeError as error:
                     _log.error("a node's record cannot be read", key=event.kv.key, error=error)
             if changes:
-                yield tuple(changes)
+                yield changes
 
 
 def _record(kv: KV) -> NodeRecord:

@@ -94,7 +94,7 @@ async def test_registry_watch_from_listing_revision_misses_no_change() -> None:
     seen = []
     async with asyncio.timeout(60):
         async for changes in registry.watch("pumps", listing.revision):
-            seen += [(c.node_id, c.record.status.state if c.record else None) for c in changes]
+            seen += [(node_id, record.status.state if record else None) for node_id, record in changes]
             if len(seen) == 2:
                 break
     assert seen == [("p1", State.ONLINE), ("p1", None)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ HEADER_BYTES = 16
 FOOTER_BYTES = 12
 POINTER_BYTES = 12
 CHECKSUM_PIECE_BYTES = 1 << 20
+WINDOW_BYTES = 4 << 20  # that a scan reads together
 
 _HEADER = Struct("<IQI")
 _FOOTER = Struct("<qI")
@@ -104,6 +106,7 @@ class Scanned(NamedTuple):
     reason: str = ""
 
 
+@dataclass(slots=True)
 class Scan:
     """Iterates over the records between two offsets of a file, in order, and continues after damage.
 
@@ -116,57 +119,44 @@ class Scan:
     without payload that reaches `end` is a torn tail or damage at the end: the caller knows which file it reads.
     """
 
-    WINDOW_BYTES = 4 << 20
+    _read: Callable[[int, int], bytes]
+    _begin: int
+    _end: int
+    torn_from: int | None = None
+    last_from: int | None = None
+    _window: bytes = b""
+    _base: int = 0
 
-    def __init__(
-        self,
-        read: Callable[[int, int], bytes],
-        begin: int,
-        end: int,
-        torn_from: int | None = None,
-        last_from: int | None = None,
-    ) -> None:
-        self._read = read
-        self._at = begin
-        self._end = end
-        self._torn_from = end if torn_from is None else torn_from
-        self._last_from = end if last_from is None else last_from
-        self._window = b""
-        self._base = begin
-
-    def __iter__(self) -> Scan:
-        return self
-
-    def __next__(self) -> Scanned:
-        at = self._at
-        if at >= self._end:
-            raise StopIteration
-        payload, reason = self._record(at)
-        if payload is not None:
-            self._at = at + HEADER_BYTES + len(payload)
-            return Scanned(at, self._at, payload)
-        self._at = self._next_record(self._announced_end(at))
-        return Scanned(at, self._at, None, reason)
+    def __iter__(self) -> Iterator[Scanned]:
+        at = self._begin
+        while at < self._end:
+            payload, reason = self._record(at)
+            if payload is not None:
+                end = at + HEADER_BYTES + len(payload)
+            else:
+                end = self._next_record(self._announced_end(at))
+            yield Scanned(at, end, payload, reason)
+            at = end
 
     def _announced_end(self, at: int) -> int:
         """Return where the broken record at `at` was to end; the next offset if its header does not say that; the
         scan's end if the record is the last one."""
-        if at >= self._last_from:
+        if self.last_from is not None and at >= self.last_from:
             return self._end
         header = self._bytes(at, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return at + 1
         magic, length, _ = _HEADER.unpack(header)
         end: int = at + HEADER_BYTES + length
-        is_whole = magic == RECORD_MAGIC and (end <= self._end or at >= self._torn_from)
-        return end if is_whole else at + 1
+        is_torn = self.torn_from is not None and at >= self.torn_from
+        return end if magic == RECORD_MAGIC and (end <= self._end or is_torn) else at + 1
 
     def _bytes(self, at: int, size: int) -> bytes:
         """Return up to `size` bytes at `at`, never past the end. They are taken from the window if it covers them."""
         size = min(size, self._end - at)
         begin = at - self._base
         if begin < 0 or begin + size > len(self._window):
-            self._window = self._read(at, min(max(size, self.WINDOW_BYTES), self._end - at))
+            self._window = self._read(at, min(max(size, WINDOW_BYTES), self._end - at))
             self._base = at
             begin = 0
         return self._window[begin : begin + size]
@@ -191,7 +181,7 @@ class Scan:
     def _next_record(self, at: int) -> int:
         """Return the offset at or after `at` at which the next complete record begins, or the end."""
         while at < self._end:
-            chunk = self._bytes(at, self.WINDOW_BYTES)
+            chunk = self._bytes(at, WINDOW_BYTES)
             found = chunk.find(MAGIC_BYTES)
             while found >= 0:
                 if self._record(at + found)[0] is not None:

@@ -10,6 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from pump.log.record import (
     HEADER_BYTES,
     Pointer,
     Scan,
+    Scanned,
     check_record,
     decode_footer,
     encode_footer,
@@ -50,36 +52,26 @@ class Head(NamedTuple):
     max_ts: int
 
 
-class Found(NamedTuple):
-    """A record found by a scan, or (`payload` None) bytes that are not a record."""
-
-    pointer: Pointer
-    end: int
-    payload: bytes | None
-    reason: str
-
-
+@dataclass(eq=False)
 class ValueLog:
-    """The value log. Only one thread may `write`; the other methods are safe for use by several
-    threads."""
+    """The value log. Only one thread may `write`; the other methods are safe for use by several threads. No file is
+    opened before `open`.
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        file_bytes_max: int = FILE_BYTES_MAX,
-        sync: Callable[[int], None] | None = os.fdatasync,
-        progress: ReadingProgress | None = None,
-    ) -> None:
-        """`sync`: makes a file durable; None: writes do not wait for the disk (`sync-log = false`). `progress` records
-        how far `open` has read. No file is opened yet."""
-        self._directory = directory
-        self._file_bytes_max = file_bytes_max
-        self._sync = sync
-        self._ends = FileEnds(sync, progress or ReadingProgress())
-        self._files: dict[int, LogFile] = {}
-        self._broken: str | None = None
-        self.on_broken: Callable[[], object] = lambda: None  # called once, in the thread that broke the log
+    `sync`: makes a file durable; None: writes do not wait for the disk (`sync-log = false`). `progress` records how far
+    `open` has read. `on_broken`: called once, in the thread that broke the log. `broken`: why the log accepts no more
+    writes, or None."""
+
+    _directory: Path
+    _: KW_ONLY
+    file_bytes_max: int = FILE_BYTES_MAX
+    sync: Callable[[int], None] | None = os.fdatasync
+    progress: ReadingProgress = field(default_factory=ReadingProgress)
+    on_broken: Callable[[], object] = lambda: None
+    broken: str | None = None
+    _files: dict[int, LogFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ends = FileEnds(self.sync, self.progress)
 
     # Opening
 
@@ -145,23 +137,18 @@ class ValueLog:
         """The file that is written."""
         return self._files[max(self._files)]
 
-    @property
-    def broken(self) -> str | None:
-        """Why the log accepts no more writes, or None."""
-        return self._broken
-
     def write(self, parts: list[bytes], max_ts: int) -> None:
         """Write and sync complete records, headers included, at the end of the newest file. A file that is then too
         large is finished, and a new one begins. `max_ts`: the largest ts of the file with these records.
 
         Raises LogBroken if this or an earlier write failed: it is then unknown which records the disk holds.
         """
-        if self._broken is not None:
-            raise LogBroken(self._broken)
+        if self.broken is not None:
+            raise LogBroken(self.broken)
         began_s = time.monotonic()
         file = self.tail
         self._write(file, parts, max_ts)
-        if file.size > self._file_bytes_max:
+        if file.size > self.file_bytes_max:
             self._rotate(file)
         storage_metrics.SIZE_BATCH.observe(sum(map(len, parts[1::2])))
         storage_metrics.TIME_BATCH.observe(time.monotonic() - began_s)
@@ -183,9 +170,9 @@ class ValueLog:
                 while view:
                     view = view[os.write(file.fd, view) :]
             crash_point("pump.after_append")
-            if self._sync is not None:
+            if self.sync is not None:
                 written_s = time.monotonic()
-                self._sync(file.fd)
+                self.sync(file.fd)
                 storage_metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
@@ -215,11 +202,11 @@ class ValueLog:
     def give_up(self, reason: str) -> None:
         """Refuse every later write, because a step after the append failed: it is unknown which of the last records
         count as stored."""
-        if self._broken is None:
+        if self.broken is None:
             self._break(reason)
 
     def _break(self, reason: str) -> LogBroken:
-        self._broken = reason
+        self.broken = reason
         storage_metrics.ERROR_WRITE_BATCH.inc()
         _log.error("value log broken", reason=reason)
         self.on_broken()
@@ -228,7 +215,7 @@ class ValueLog:
     def close(self) -> None:
         """Close the log. Write the footer of the newest file if the file is large enough (`P-ST-03`). Files in use by
         readers stay open."""
-        if self._files and self._broken is None and not self.tail.closed and self.tail.size >= CLOSE_FOOTER_BYTES_MIN:
+        if self._files and self.broken is None and not self.tail.closed and self.tail.size >= CLOSE_FOOTER_BYTES_MIN:
             self._finish(self.tail)
         self._files.clear()
 
@@ -271,7 +258,7 @@ class ValueLog:
             for at in range(0, len(view), COPY_BYTES)
         )
 
-    def scan(self, start: Pointer) -> Iterator[Found]:
+    def scan(self, start: Pointer) -> Iterator[tuple[Pointer, Scanned]]:
         """Yield every record from `start` on, in the order written, and every range of bytes that is not a record."""
         for fid in sorted(self._files):
             if fid < start.fid:
@@ -279,7 +266,7 @@ class ValueLog:
             file = self._files[fid]
             begin = start.offset if fid == start.fid else 0
             for step in Scan(file.read, begin, file.size):
-                yield Found(Pointer(fid, step.offset), step.end, step.payload, step.reason)
+                yield Pointer(fid, step.offset), step
 
     def files(self) -> list[LogFile]:
         """Return the files, ascending by number."""

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from binlog.envelope import Envelope, scan
@@ -53,55 +53,48 @@ class Submission:
         return self.envelopes if self.fast is None else [scan(payload) for payload in self.payloads]
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """A batch that is being written: its submissions, the bytes to write, and the results."""
 
-    __slots__ = ("error", "head", "parts", "reports", "submissions")
-
-    def __init__(self, submissions: list[Submission]) -> None:
-        self.submissions = submissions
-        self.reports: list[tuple[Submission, Written]] = []
-        self.parts: list[bytes] = []  # headers and payloads
-        self.error: BinlogError | None = None
-        self.head: Head | None = None  # set when the complete batch is in the index
+    submissions: list[Submission]
+    reports: list[tuple[Submission, Written]] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)  # headers and payloads
+    error: BinlogError | None = None
+    head: Head | None = None  # set when the complete batch is in the index
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes submissions, as the module says. Use it only on the event loop. `resolved_ts` is called whenever progress
     is saved (correctness rule 3: pending prewrites survive a restart)."""
 
-    def __init__(
-        self,
-        log: ValueLog,
-        index: Index,
-        matcher: Matcher,
-        progress: Progress,
-        *,
-        resolved_ts: Callable[[], int],
-        options: StoreOptions,
-    ) -> None:
-        self._options = options  # constant
-        # Parts of the store. "The batch's thread" is the one that works on the current batch: the event loop's, or the
-        # disk thread.
-        self._log = log  # the batch's thread appends; any thread reads
-        self._index = index  # the batch's thread writes; any thread reads
-        self._matcher = matcher  # the batch's thread
-        self._progress = progress  # event loop
-        self._resolved_ts = resolved_ts  # event loop
-        # Owned by this object
-        self._disk = DiskThread("pump-writer", wait_max_s=self._options.wait_max_s)  # event loop
-        self._loop: asyncio.AbstractEventLoop | None = None  # event loop; set by `start`
-        self._queue: deque[Submission] = deque()  # event loop
-        self._queued_bytes = 0  # event loop
-        self._batch: _Batch | None = None  # the current batch; event loop; what is in it: the batch's thread
-        self._scheduled = self._is_beginning = False  # event loop
-        self._stopping = False  # event loop
-        self._idle = asyncio.Event()  # event loop; set when the queue is empty
-        self._room = asyncio.Event()  # event loop; set while the queue accepts more bytes
+    # Parts of the store. "The batch's thread" is the one that works on the current batch: the event loop's, or the disk
+    # thread.
+    _log: ValueLog  # the batch's thread appends; any thread reads
+    _index: Index  # the batch's thread writes; any thread reads
+    _matcher: Matcher  # the batch's thread
+    _progress: Progress  # event loop
+    _: KW_ONLY
+    resolved_ts: Callable[[], int]  # event loop
+    options: StoreOptions  # constant
+    # Owned by this object
+    _loop: asyncio.AbstractEventLoop | None = None  # event loop; set by `start`
+    _queue: deque[Submission] = field(default_factory=deque)  # event loop
+    _queued_bytes: int = 0  # event loop
+    _batch: _Batch | None = None  # the current batch; event loop; what is in it: the batch's thread
+    _scheduled: bool = False  # event loop
+    _is_beginning: bool = False  # event loop
+    _stopping: bool = False  # event loop
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)  # event loop; set when the queue is empty
+    _room: asyncio.Event = field(default_factory=asyncio.Event)  # event loop; set while the queue accepts more bytes
+    _saved_s: float = 0.0  # event loop; when progress was last offered
+    _head: Head | None = None  # event loop; the end of the last written batch
+    _written_bytes: int = 0  # event loop
+
+    def __post_init__(self) -> None:
+        self._disk = DiskThread("pump-writer", wait_max_s=self.options.wait_max_s)  # event loop
         self._room.set()
-        self._saved_s = 0.0  # event loop; when progress was last offered
-        self._head: Head | None = None  # event loop; the end of the last written batch
-        self._written_bytes = 0  # event loop
 
     def start(self, head: Head | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -194,7 +187,7 @@ class Writer:
             ]
             return None
         size = sum(submission.size for submission in batch.submissions)
-        if size > self._options.loop_bytes_max:
+        if size > self.options.loop_bytes_max:
             return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
         entered: list[tuple[Head, Any]] = []
         self._guarded(batch, lambda: entered.append(self._enter(batch)))
@@ -233,13 +226,10 @@ class Writer:
             self._log.give_up(str(error))
             batch.error = error
         except Exception as error:  # noqa: BLE001  a bug here must not leave callers without an answer
-            self._mistake(batch, error)
-
-    def _mistake(self, batch: _Batch, error: Exception) -> None:
-        _log.exception("the writer failed", exc_info=error)
-        broken = LogBroken(f"the writer failed: {error!r}")
-        batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
-        self._log.give_up(str(broken))
+            _log.exception("the writer failed")
+            broken = LogBroken(f"the writer failed: {error!r}")
+            batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
+            self._log.give_up(str(broken))
 
     def _enter_and_commit(self, batch: _Batch) -> None:
         """Judge and write a large batch."""
@@ -283,14 +273,14 @@ class Writer:
     def _save_progress(self) -> None:
         """Begin to save the progress, at most once a second, like upstream (`P-ST-08`)."""
         clock_s = time.monotonic()
-        if self._head is None or self._log.broken or clock_s - self._saved_s < self._options.progress_interval_s:
+        if self._head is None or self._log.broken or clock_s - self._saved_s < self.options.progress_interval_s:
             return
         if self._progress.offer(self._reached(self._head)):
             self._saved_s = clock_s
 
     def _reached(self, head: Head) -> Reached:
         handle = min(self._matcher.oldest_pointer() or head.pointer, head.pointer)
-        return Reached(head, handle, self._resolved_ts(), self._written_bytes)
+        return Reached(head, handle, self.resolved_ts(), self._written_bytes)
 
 
 def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:

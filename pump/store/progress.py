@@ -6,6 +6,7 @@ Both ways of saving wait for the disk, in a thread; no acknowledgement waits for
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from binlog.errors import BinlogError
@@ -28,19 +29,17 @@ class Reached(NamedTuple):
     written_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """Saves progress, as the module says. A failure breaks the log: the index accepts nothing more, and a restart
     rebuilds its missing entries. Use it only on the event loop."""
 
-    def __init__(
-        self, log: ValueLog, index: Index, checkpoints: Checkpoints, *, checkpoint_bytes: int = CHECKPOINT_BYTES
-    ) -> None:
-        self._log = log
-        self._index = index
-        self._checkpoints = checkpoints
-        self._checkpoint_bytes = checkpoint_bytes
-        self._saving: asyncio.Future[None] | None = None
-        self._checked_bytes = 0  # used only by the thread that saves
+    _log: ValueLog
+    _index: Index
+    _checkpoints: Checkpoints
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    _saving: asyncio.Future[None] | None = None
+    _checked_bytes: int = 0  # used only by the thread that saves
 
     def offer(self, reached: Reached) -> bool:
         """Have `reached` saved, without waiting. Return False if an earlier state is still being saved: nothing is
@@ -60,12 +59,9 @@ class Progress:
         if self._log.broken is not None:
             return
         try:
-            self._save_state(reached, checkpoint)
+            self._index.save_progress(handle=reached.handle, max_commit_ts=reached.max_commit_ts)
+            if checkpoint or reached.written_bytes - self._checked_bytes >= self.checkpoint_bytes:
+                self._checkpoints.save(reached.head, reached.handle)
+                self._checked_bytes = reached.written_bytes
         except (BinlogError, OSError) as error:
             self._log.give_up(f"cannot save the progress of the index: {error}")
-
-    def _save_state(self, reached: Reached, checkpoint: bool) -> None:
-        self._index.save_progress(handle=reached.handle, max_commit_ts=reached.max_commit_ts)
-        if checkpoint or reached.written_bytes - self._checked_bytes >= self._checkpoint_bytes:
-            self._checkpoints.save(reached.head, reached.handle)
-            self._checked_bytes = reached.written_bytes

@@ -15,13 +15,13 @@ from pump.index.checkpoint import Checkpoint
 from pump.index.keys import FLAG_DAMAGED
 from pump.index.leveldb import Batch, Index
 from pump.log.read_progress import READING, ReadingProgress
-from pump.log.record import Pointer
-from pump.log.value_log import Found, Head, ValueLog
+from pump.log.record import Pointer, Scanned
+from pump.log.value_log import Head, ValueLog
 from pump.store.matcher import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
-from pump.store.missing_ends import END_UNKNOWN, Missing, missing_ends
 
 FLUSH_RECORDS = 2000
 SHOWN_MAX = 5
+END_UNKNOWN = 1 << 62  # end offset of a missing part whose length is unknown
 SLACK_MS = 600_000  # binlogs are removed when the purge point is this far above them
 
 _log = get_logger("pump.store.recovery")
@@ -125,6 +125,42 @@ def _known_damage(log: ValueLog, pointer: Pointer, end: int) -> DamagedRecord:
     return DamagedRecord(place, pointer.offset, f"{what}, found at an earlier start")
 
 
+class Missing(NamedTuple):
+    """The records from `begin` to the offset `end` of the same file are missing. `path`: the file's path."""
+
+    begin: Pointer
+    end: int
+    path: str
+    reason: str
+
+
+def missing_ends(log: ValueLog, index: Index, *, start: Pointer | None) -> list[Missing]:
+    """Return the missing ends of all files but the newest. A file that was truncated where a record ends has no damaged
+    byte. There are three signs: the index's head is after the end of the newest file; an older file has no footer; or
+    the file in which recovery would begin is missing. Records that the index locates after the end are lost. An index
+    that was rebuilt from the log does not know them.
+
+    `start`: the position from which recovery reads; None: the
+    index is not trusted, and the complete log is read."""
+    candidates = [
+        Missing(Pointer(file.fid, file.size), END_UNKNOWN, str(file.path), "the file has no footer")
+        for file in log.files()
+        if not file.finished and file.fid != log.tail.fid
+    ]
+    if start is not None and start.fid < log.tail.fid and not log.has(start.fid):
+        candidates.append(Missing(start, END_UNKNOWN, str(log.path(start.fid)), "the file is missing"))
+    if not candidates or start is None:
+        return candidates
+    last: dict[int, int] = {}
+    for _, pointer in index.pointers(0):
+        last[pointer.fid] = max(last.get(pointer.fid, 0), pointer.offset)
+    return [
+        each._replace(reason=f"{each.reason}, and the index knows records up to byte {last[each.begin.fid]}")
+        for each in candidates
+        if last.get(each.begin.fid, -1) >= each.begin.offset
+    ]
+
+
 @dataclass(slots=True)
 class _Rebuild:
     log: ValueLog
@@ -150,28 +186,27 @@ class _Rebuild:
             before[fid] = done
             done += file.size
         progress.begin(READING, done, start.fid)
-        for found in self.log.scan(start):
-            self.step(found)
-            fid = found.pointer.fid
-            progress.reached(self.records, before[fid] + found.end, fid)
+        for pointer, found in self.log.scan(start):
+            self.step(pointer, found)
+            progress.reached(self.records, before[pointer.fid] + found.end, pointer.fid)
 
-    def step(self, found: Found) -> None:
+    def step(self, pointer: Pointer, found: Scanned) -> None:
         if found.payload is None:
-            self._report(found.pointer, f"{found.reason}, {found.end - found.pointer.offset} bytes skipped")
+            self._report(pointer, f"{found.reason}, {found.end - pointer.offset} bytes skipped")
             self._batch = self._batch or self.index.batch()
-            self._batch[0].damage(found.pointer, found.end)
-            self.damaged.append((found.pointer, found.end))
+            self._batch[0].damage(pointer, found.end)
+            self.damaged.append((pointer, found.end))
             return
         try:
             envelope = scan(found.payload)
         except DecodeError as error:
-            self._report(found.pointer, f"its payload is not a binlog: {error}")
+            self._report(pointer, f"its payload is not a binlog: {error}")
             return
         self.records += 1
-        self.head, self._end = found.pointer, found.end
+        self.head, self._end = pointer, found.end
         if envelope.start_ts > 0:
             self._batch = self._batch or self.index.batch()
-            self._enter(self._batch[0], envelope, found.payload, found.pointer)
+            self._enter(self._batch[0], envelope, found.payload, pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
 

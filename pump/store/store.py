@@ -7,6 +7,7 @@ the event loop; blocking work runs in threads.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -88,7 +89,7 @@ class Store:
             self._directory / "value",
             file_bytes_max=self._options.file_bytes_max,
             progress=self.reading,
-            **({} if self._options.sync else {"sync": None}),
+            sync=os.fdatasync if self._options.sync else None,
         )
         checkpoints = Checkpoints(self._directory, index)
         trusted = checkpoints.trusted()
@@ -110,7 +111,7 @@ class Store:
         matcher = Matcher(
             index,
             log.read,
-            self._largest_ts(recovered),
+            max(index.largest_ts(), index.largest_outcome(), *(found.start_ts for found in recovered.unmatched)),
             {found.start_ts: found.prewrite for found in recovered.unmatched},
             holds=log.holds,
             lost=self._lost_at,
@@ -120,7 +121,9 @@ class Store:
         progress = Progress(log, index, self.checkpoints, checkpoint_bytes=options.checkpoint_bytes)
         self._writer = Writer(log, index, matcher, progress, resolved_ts=lambda: resolver.ts, options=options)
         self._writer.start(recovered.head)
-        self.writes = WritePath(log, index, self._writer, self.space, self.pending, resolver, options)
+        self.writes = WritePath(
+            log, index, self._writer, self.space, self.pending, resolver, options.transaction_bytes_max
+        )
         self.reads = ReadPath(index, log, resolver)
 
     def _restore_pending(self, recovered: Recovered) -> None:
@@ -156,11 +159,6 @@ class Store:
     def _lost_at(self) -> Pointer | None:
         """Return the newest position of lost records in the existing files, or None."""
         return max((begin for begin, _ in self.index.damages() if self.log.has(begin.fid)), default=None)
-
-    def _largest_ts(self, recovered: Recovered) -> int:
-        """Return a ts that no ts in the index exceeds, neither a `ts:` key nor the start_ts of an outcome."""
-        unmatched = max((found.start_ts for found in recovered.unmatched), default=0)
-        return max(self.index.largest_ts(), self.index.largest_outcome(), unmatched)
 
     def largest_ts_until(self, until_ts: int) -> int:
         """Return the largest ts that this log held when it was opened and that is not above `until_ts`."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
@@ -17,7 +18,6 @@ from pump.log.value_log import ValueLog
 from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
 from pump.store.group_commit import Submission, Writer
 from pump.store.matcher import ResultKind, Written, check, is_fake
-from pump.store.options import StoreOptions
 from pump.store.pending import PendingSet
 from pump.store.resolver import Resolver
 from pump.store.space import Space, lacks_room
@@ -32,21 +32,19 @@ Done = Callable[[Results, Sequence[int]], object]
 _log = get_logger("pump.store.write_path")
 
 
+@dataclass(slots=True, eq=False)
 class _Checked:
     """The binlogs of one call that are to be written, and the results of the others.
 
     `results`: one for each binlog of the call. `places`: positions in the call, parallel to `envelopes` and `payloads`.
     `ahead`: positions of binlogs that seem too far ahead of the timestamp source. `size`: bytes of `payloads`."""
 
-    __slots__ = ("ahead", "envelopes", "payloads", "places", "results", "size")
-
-    def __init__(self, count: int) -> None:
-        self.results: Results = [None] * count
-        self.places: list[int] = []
-        self.envelopes: list[Envelope] = []
-        self.payloads: list[bytes] = []
-        self.ahead: list[int] = []
-        self.size = 0
+    results: Results
+    places: list[int] = field(default_factory=list)
+    envelopes: list[Envelope] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list)
+    size: int = 0
 
     def add(self, place: int, envelope: Envelope, payload: bytes) -> None:
         """Add a binlog that is to be written."""
@@ -56,6 +54,7 @@ class _Checked:
         self.size += len(payload)
 
 
+@dataclass(eq=False)
 class WritePath:
     """Accepts binlogs until it is sealed, and accounts for each of them once the writer has reported it.
 
@@ -64,34 +63,24 @@ class WritePath:
     calls the caller's `Done`. `submit` goes this way; `write` awaits its end. Use it only on the event loop.
     """
 
-    def __init__(
-        self,
-        log: ValueLog,
-        index: Index,
-        writer: Writer,
-        space: Space,
-        pending: PendingSet,
-        resolver: Resolver,
-        options: StoreOptions,
-    ) -> None:
-        # Parts of the store. Where several threads use one: what is used of it here.
-        self._log = log  # any thread: only `broken`, which the threads of the writer may set at any time
-        self._index = index  # any thread: only reads
-        self._writer = writer  # event loop
-        self._space = space  # event loop; a thread may refresh it
-        self._pending = pending  # event loop
-        self._resolver = resolver  # event loop
-        self._horizon = resolver.horizon  # event loop
-        self._bytes_max = options.transaction_bytes_max  # constant
-        # Owned by this object
-        self.late_commits = 0  # event loop
-        self.late_ts: deque[int] = deque(maxlen=LATE_KEPT)  # event loop; the newest of them
-        self.activity = 0  # event loop; binlogs that were accepted; fakes do not count
-        self._sealed = ""  # event loop; why nothing more is accepted
-        self._under_way = 0  # event loop; submissions that the writer has not reported
-        self._drained = asyncio.Event()  # event loop; set when no prewrite is pending, or no submission is under way
-        self._alarmed_s = 0.0  # event loop; when a late commit was last logged
-        self._refused_s = 0.0  # event loop; when a binlog too far ahead was last logged
+    # Parts of the store. Where several threads use one: what is used of it here.
+    _log: ValueLog  # any thread: only `broken`, which the threads of the writer may set at any time
+    _index: Index  # any thread: only reads
+    _writer: Writer  # event loop
+    _space: Space  # event loop; a thread may refresh it
+    _pending: PendingSet  # event loop
+    _resolver: Resolver  # event loop
+    _bytes_max: int  # constant
+    # Owned by this object
+    late_commits: int = 0  # event loop
+    late_ts: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_KEPT))  # event loop; the newest of them
+    activity: int = 0  # event loop; binlogs that were accepted; fakes do not count
+    _sealed: str = ""  # event loop; why nothing more is accepted
+    _under_way: int = 0  # event loop; submissions that the writer has not reported
+    # event loop; set when no prewrite is pending, or no submission is under way
+    _drained: asyncio.Event = field(default_factory=asyncio.Event)
+    _alarmed_s: float = 0.0  # event loop; when a late commit was last logged
+    _refused_s: float = 0.0  # event loop; when a binlog too far ahead was last logged
 
     async def write(self, payloads: Sequence[bytes], *, refuse_prewrites: str = "") -> Results:
         """Store binlogs in order. Return one result for each: None once it is durable and visible, else the error.
@@ -126,7 +115,7 @@ class WritePath:
         try:
             ts = await self._resolver.fetch()
             payload = encode_fake(ts)
-            fake = _Checked(1)
+            fake = _Checked([None])
             fake.add(0, scan(payload), payload)
             answer, done = _answer()
             await self._queue_when_room(self._submission(fake, done))
@@ -234,7 +223,7 @@ class WritePath:
         fast = scan_fast(payloads)
         if fast is None or fast.largest_bytes > self._bytes_max:
             return None
-        return None if self._horizon.beyond(fast.largest_ts) else fast
+        return None if self._resolver.horizon.beyond(fast.largest_ts) else fast
 
     def _fast_submission(self, fast: FastBinlogs, payloads: Sequence[bytes], done: Done) -> Submission:
         self._pending.arrive_all(fast_prewrites(fast, payloads), time.monotonic())
@@ -281,7 +270,7 @@ class WritePath:
         broken = self._log.broken
         if broken is not None:
             refuse_prewrites = f"{broken}; {REFUSED_UNTIL[lacks_room(broken)]}"
-        checked = _Checked(len(payloads))
+        checked = _Checked([None] * len(payloads))
         now_s = time.monotonic()
         for place, payload in enumerate(payloads):
             try:
@@ -312,7 +301,7 @@ class WritePath:
     def _is_far(self, envelope: Envelope) -> bool:
         """Return whether the binlog's ts is beyond the horizon. A rollback of a pending prewrite never is: it has no
         new ts, and it ends the prewrite."""
-        return self._horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
+        return self._resolver.horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
             envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
         )
 
@@ -325,7 +314,7 @@ class WritePath:
         envelope = scan(payload)
         if not self._is_far(envelope):
             return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]
-        refusal = self._horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
+        refusal = self._resolver.horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
         now_s = time.monotonic()
         if now_s - self._refused_s >= ALARM_INTERVAL_S:
             self._refused_s = now_s

@@ -11,6 +11,7 @@ from pump.errors import DamagedRecord
 from pump.log.record import (
     FOOTER_BYTES,
     MAGIC_BYTES,
+    WINDOW_BYTES,
     Pointer,
     Scan,
     Scanned,
@@ -114,8 +115,8 @@ def test_scan_finds_record_between_stretches_of_magic_bytes() -> None:
 
 def test_scan_finds_record_and_magic_across_window_borders() -> None:
     """A payload larger than the scan's window, and a magic cut by a window's edge."""
-    big = bytes(Scan.WINDOW_BYTES + 5)
-    data = encode_record(big) + b"x" * (Scan.WINDOW_BYTES - 2) + encode_record(b"end")
+    big = bytes(WINDOW_BYTES + 5)
+    data = encode_record(big) + b"x" * (WINDOW_BYTES - 2) + encode_record(b"end")
     assert [len(p) for p in payloads(data)] == [len(big), 3]
 
 

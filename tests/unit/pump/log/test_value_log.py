@@ -22,7 +22,7 @@ def opened(directory: Path, **options: object) -> ValueLog:
 
 
 def contents(log: ValueLog) -> list[bytes]:
-    return [found.payload for found in log.scan(Pointer(0, 0)) if found.payload is not None]
+    return [found.payload for _, found in log.scan(Pointer(0, 0)) if found.payload is not None]
 
 
 def append(log: ValueLog, *ts: int) -> list[Pointer]:

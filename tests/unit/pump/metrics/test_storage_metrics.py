@@ -154,7 +154,7 @@ async def test_storage_errors_are_counted_by_label(tmp_path: Path, monkeypatch: 
         def failing(_fd: int) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(store.log, "_sync", failing)
+        monkeypatch.setattr(store.log, "sync", failing)
         (error,) = await gate.write(store, "WriteBinlog", 7, [prewrite(50)])
         assert isinstance(error, LogBroken)
         after = shown()[name]

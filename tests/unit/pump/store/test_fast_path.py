@@ -349,7 +349,7 @@ async def test_fast_path_group_has_no_effect_before_its_sync_ends(
             if fails:
                 raise OSError(5, "an I/O error")
 
-        monkeypatch.setattr(store.log, "_sync", sync)
+        monkeypatch.setattr(store.log, "sync", sync)
         group = [prewrite(BASE + 1), commit(BASE, BASE + 2), prewrite(BASE + 3), commit(BASE + 3, BASE + 4)]
         conflicts = [prewrite(BASE + 1, row=b"\x08\x02"), commit(BASE, BASE + 5)]
         try:

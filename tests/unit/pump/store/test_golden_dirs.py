@@ -70,7 +70,7 @@ async def test_recorded_writes_make_same_log_records_and_binlogs(tmp_path: Path)
     """What TiDB sent, through our writer: the same records, hence the same bytes, as far as the set goes."""
     async with opened(tmp_path, SetClock(1), ts_ahead_max_s=0) as store:
         assert set(await store.writes.write(TYPES.writes)) == {None}
-        found = [found.payload for found in store.log.scan(Pointer(0, 0))]
+        found = [found.payload for _, found in store.log.scan(Pointer(0, 0))]
         assert found == TYPES.writes
         store.resolver.advance(1 << 60)
         wanted = [payload for payload in TYPES.binlogs if not scan(payload).is_fake]

@@ -64,7 +64,7 @@ async def test_broken_log_refuses_writes_and_keeps_uncertain_prewrites_pending(t
     """A write with an unknown end stays pending; those after it never reached the log."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(90))
-        store.log._sync = failing_sync
+        store.log.sync = failing_sync
         assert isinstance(await refused(store, prewrite(95)), LogBroken)
         for late in (prewrite(96), b"", encode_binlog(tp=0, start_ts=0)):
             error = await refused(store, late)
@@ -97,7 +97,7 @@ async def test_rule_23_repetition_in_batch_with_failed_sync_fails_too(tmp_path: 
     what was pending stays pending; a repetition in a later batch gets no other answer."""
     async with opened(tmp_path, clock := SetClock(1)) as store:
         await write(store, prewrite(90))
-        store.log._sync = failing_sync
+        store.log.sync = failing_sync
         for error in await store.writes.write(batch):
             assert isinstance(error, LogBroken)
         for error in await store.writes.write(batch):
@@ -114,7 +114,7 @@ async def test_rule_23_a_repetition_of_what_was_stored_before_stays_settled(tmp_
     """The failed batch does not bring back what had ended: it would hold the resolved ts for ever."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
-        store.log._sync = failing_sync
+        store.log.sync = failing_sync
         for error in await store.writes.write([prewrite(30), prewrite(10), commit(10, 20)]):
             assert isinstance(error, LogBroken)
         assert [entry.start_ts for entry in store.pending.first(9)] == [30]
@@ -123,7 +123,7 @@ async def test_rule_23_a_repetition_of_what_was_stored_before_stays_settled(tmp_
 
 async def test_rule_23_write_fake_raises_after_failed_sync(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
-        store.log._sync = failing_sync
+        store.log.sync = failing_sync
         with pytest.raises(LogBroken):
             await store.writes.write_fake()
         assert len(store.pending) == 0

@@ -48,7 +48,7 @@ from pump.store.gauges import IN_FLIGHT_BYTES, expose, withdraw
 from pump.store.options import StoreOptions
 from pump.store.space import lacks_room
 from pump.store.store import Store
-from pump.tasks.drainer_lag import DrainerLag
+from pump.tasks.drainer_lag import watch_drainers
 from pump.tasks.expired_writers import ExpiredWriters
 from pump.tasks.fake_binlogs import write_fakes
 from pump.tasks.gc import GarbageCollector, Topic
@@ -249,7 +249,7 @@ class Pump:
         self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
         self._spawn(self._watch_space(), "free space")
         self._spawn(self._watch_log(), "value log")
-        self._spawn(DrainerLag(self.store, self.registry, config.gc, self._topic).run(), "drainers' positions")
+        self._spawn(watch_drainers(self.store, self.registry, config.gc, self._topic), "drainers' positions")
         if self.publisher is not None:
             self._spawn(self.publisher.run(), "publishing to Kafka")
         if config.metrics_addr and config.metrics_interval:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 
 from binlog.errors import BinlogError, ClusterMismatch
 from binlog.pb import parsed, pump_pb2
@@ -110,7 +111,8 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
-        self._turn = TurnWriter(self._submit, self._write, self._tell)
+        submit = partial(gate.submit, store, "WriteBinlog")
+        self._turn = TurnWriter(submit, partial(gate.write, store, "WriteBinlog", gate.cluster_id), self._tell)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
 
     def service(self) -> Service:
@@ -160,12 +162,6 @@ class PumpService:
         call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers))
         if isinstance(error, BinlogError):
             self._refusing.failed(error=error)
-
-    async def _write(self, payloads: Sequence[bytes]) -> list[BinlogError | None]:
-        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads)
-
-    def _submit(self, payloads: Sequence[bytes], done: Done) -> None:
-        self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Stream every binlog after startFrom.offset when it is resolved (P-RPC-09, P-PULL-04, P-PULL-06). Fakes are

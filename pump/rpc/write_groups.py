@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from binlog.errors import BinlogError
@@ -41,11 +42,10 @@ class Callers(NamedTuple):
     began_s: float
 
 
-class _Arrived(NamedTuple):
-    callers: Callers
-    payloads: Sequence[bytes]  # parallel to the numbers
+_Arrived = tuple[Callers, Sequence[bytes]]  # the payloads are parallel to the numbers
 
 
+@dataclass(slots=True, eq=False)
 class TurnWriter:
     """Groups the binlogs given to `take` and writes them. Use it only on the event loop.
 
@@ -54,30 +54,25 @@ class TurnWriter:
     `tell` is called on the loop, once for each caller: with None when the binlog is durable, otherwise with the
     error."""
 
-    def __init__(
-        self,
-        submit: Callable[[Sequence[bytes], Done], None],
-        write: Callable[[Sequence[bytes]], Awaitable[Answers]],
-        tell: Callable[[Callers, BaseException | None], object],
-    ) -> None:
-        self._submit = submit
-        self._write = write
-        self._tell = tell
-        self._waiting: list[_Arrived] = []
-        self._count = 0  # payloads in _waiting
-        self._seen = self._idle_turns = 0
-        self._until_s = 0.0
-        self._is_scheduled = False
-        self._under_way = 0  # groups
-        self._recent = 1.0  # writes of the largest recent group
-        self._tasks: set[asyncio.Task[None]] = set()
+    _submit: Callable[[Sequence[bytes], Done], None]
+    _write: Callable[[Sequence[bytes]], Awaitable[Answers]]
+    _tell: Callable[[Callers, BaseException | None], object]
+    _waiting: list[_Arrived] = field(default_factory=list)
+    _count: int = 0  # payloads in _waiting
+    _seen: int = 0
+    _idle_turns: int = 0
+    _until_s: float = 0.0
+    _is_scheduled: bool = False
+    _under_way: int = 0  # groups
+    _recent: float = 1.0  # writes of the largest recent group
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def take(self, callers: Callers, payloads: Sequence[bytes]) -> None:
         """Accept one payload for each of the callers' numbers. It is written and answered later."""
         if len(payloads) == 1 and len(payloads[0]) > GROUPED_BYTES_MAX:
             self._start(callers, payloads[0])
             return
-        self._waiting.append(_Arrived(callers, payloads))
+        self._waiting.append((callers, payloads))
         self._count += len(payloads)
         self._schedule()
 
@@ -111,15 +106,15 @@ class TurnWriter:
         return self._idle_turns < IDLE_TURNS_MAX and time.monotonic() < self._until_s
 
     def _group(self, group: Sequence[_Arrived]) -> None:
-        payloads = [payload for arrived in group for payload in arrived.payloads]
+        payloads = [payload for _, each in group for payload in each]
 
         def done(answers: Answers, left: Sequence[int]) -> None:
             self._under_way -= 1
             if left or any(answers):
                 self._answer_each(group, answers, left)
             else:
-                for arrived in group:
-                    self._answer(arrived.callers, None)
+                for callers, _ in group:
+                    self._answer(callers, None)
             if self._waiting:
                 self._schedule()
 
@@ -179,6 +174,6 @@ def _groups(waiting: Sequence[_Arrived]) -> Iterator[list[_Arrived]]:
             yield group
             group, count = [], 0
         group.append(arrived)
-        count += len(arrived.payloads)
+        count += len(arrived[1])
     if group:
         yield group

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from binlog.cluster.node import NodeStatus, State
@@ -15,7 +16,7 @@ from binlog.cluster.timestamp import TimestampSource
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
-from binlog.runtime.history import History
+from binlog.runtime.chart import History
 from binlog.runtime.http import (
     Action,
     Page,
@@ -43,34 +44,27 @@ _NO_RECORDS: Sequence[NodeStatus] = ()
 OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
+@dataclass(eq=False)
 class StatusPages:
     """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: None if the cluster has no
     TiKV."""
 
-    def __init__(
-        self,
-        store: Store,
-        node: Node,
-        registry: Registry,
-        timestamps: TimestampSource,
-        collector: GarbageCollector,
-        stop: Callable[[str], None],
-        *,
-        measures: Callable[[], Measures],
-        tikv: TiKV | None = None,
-        publisher: Publisher | None = None,
-    ) -> None:
-        self._store = store
-        self._node = node
-        self._pumps = LastAnswer("etcd", lambda: _records(registry, "pumps"), _NO_RECORDS)
-        self._drainers = LastAnswer("etcd", lambda: _records(registry, "drainers"), _NO_RECORDS)
-        self._now = LastAnswer("the timestamp source", lambda: timestamps.get(), 0)
-        self._collector = collector
-        self._stop = stop
-        self._history = History()
-        self._measures = measures
-        self._tikv = tikv
-        self._publisher = publisher
+    _store: Store
+    _node: Node
+    _registry: Registry
+    _timestamps: TimestampSource
+    _collector: GarbageCollector
+    _stop: Callable[[str], None]
+    _: KW_ONLY
+    measures: Callable[[], Measures]
+    tikv: TiKV | None = None
+    publisher: Publisher | None = None
+    _history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        self._pumps = LastAnswer("etcd", lambda: _records(self._registry, "pumps"), _NO_RECORDS)
+        self._drainers = LastAnswer("etcd", lambda: _records(self._registry, "drainers"), _NO_RECORDS)
+        self._now = LastAnswer("the timestamp source", lambda: self._timestamps.get(), 0)
 
     def routes(self) -> dict[str, Page]:
         return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
@@ -140,8 +134,8 @@ class StatusPages:
     def _own(self) -> dict[str, Any]:
         if not self._store.opened:
             return starting_document(self._node.node_id, self._store.reading.now)
-        store, now_s, measures = self._store, time.monotonic(), self._measures()
-        kafka = self._publisher
+        store, now_s, measures = self._store, time.monotonic(), self.measures()
+        kafka = self.publisher
         return {
             "nodeId": self._node.node_id,
             "state": str(self._node.state),
@@ -214,10 +208,10 @@ class StatusPages:
         return text_response("".join(parts))
 
     async def _mvcc(self, key: bytes) -> str:
-        if self._tikv is None:
+        if self.tikv is None:
             return "\n\n GetMvccByEncodedKey failed: this cluster has no TiKV"
         try:
-            return f"\n\n GetMvccByEncodedKey: \n{await self._tikv.mvcc(key)}"
+            return f"\n\n GetMvccByEncodedKey: \n{await self.tikv.mvcc(key)}"
         except BinlogError as error:
             return f"\n\n GetMvccByEncodedKey failed: {error}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -35,35 +36,28 @@ def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: tim
     return [each for each in drainers if each.state is not State.OFFLINE and each.max_commit_ts < limit_ts]
 
 
-class DrainerLag:
-    """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `poll` checks
-    once."""
+async def report_far_behind(
+    store: Store, registry: Registry, retention: timedelta, topic: Topic | None = None
+) -> list[NodeStatus]:
+    """Count, log and return the drainers that are far behind. Raises the errors of `drainers_of`."""
+    purged_ts = store.reads.purged_ts
+    found = far_behind(readers(await drainers_of(registry), topic), purged_ts=purged_ts, retention=retention)
+    for drainer in found:
+        DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
+        _log.error(
+            "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk",
+            remedy="if it will never run again: binlogctl offline-drainer, or update-drainer -state offline"
+            if drainer.host
+            else "its brokers must store what this pump publishes; or remove [kafka] from the configuration",
+            drainer=drainer.node_id,
+            state=drainer.state,
+            position=format_local(drainer.max_commit_ts) if drainer.max_commit_ts else "none",
+            purged=format_local(purged_ts),
+        )
+    return found
 
-    def __init__(self, store: Store, registry: Registry, retention: timedelta, topic: Topic | None = None) -> None:
-        self._store = store
-        self._registry = registry
-        self._retention = retention
-        self._topic = topic
 
-    async def run(self, interval_s: float = INTERVAL_S) -> None:
-        outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
-        await outage.repeating(self.poll, interval_s, BinlogError)
-
-    async def poll(self) -> list[NodeStatus]:
-        """Count, log and return the drainers that are far behind. Raises the errors of `drainers_of`."""
-        purged_ts = self._store.reads.purged_ts
-        drainers = readers(await drainers_of(self._registry), self._topic)
-        found = far_behind(drainers, purged_ts=purged_ts, retention=self._retention)
-        for drainer in found:
-            DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
-            _log.error(
-                "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk",
-                remedy="if it will never run again: binlogctl offline-drainer, or update-drainer -state offline"
-                if drainer.host
-                else "its brokers must store what this pump publishes; or remove [kafka] from the configuration",
-                drainer=drainer.node_id,
-                state=drainer.state,
-                position=format_local(drainer.max_commit_ts) if drainer.max_commit_ts else "none",
-                purged=format_local(purged_ts),
-            )
-        return found
+async def watch_drainers(store: Store, registry: Registry, retention: timedelta, topic: Topic | None) -> None:
+    """Report the drainers that are far behind every INTERVAL_S seconds, until cancelled."""
+    outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
+    await outage.repeating(partial(report_far_behind, store, registry, retention, topic), INTERVAL_S, BinlogError)

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from binlog.cluster import tso
@@ -52,31 +53,23 @@ def readers(drainers: Sequence[NodeStatus], topic: Topic | None) -> Sequence[Nod
     return drainers if topic is None else [*(each for each in drainers if not each.reads_topics), topic()]
 
 
+@dataclass(eq=False)
 class GarbageCollector:
-    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time. `clock_ms`: unix
+    milliseconds; by default this machine's clock, but not ahead of the timestamp source's."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: Registry,
-        retention: timedelta,
-        *,
-        clock_ms: Callable[[], int] | None = None,
-        topic: Topic | None = None,
-    ) -> None:
-        """`clock_ms`: unix milliseconds; by default this machine's clock, but not ahead of the timestamp source's."""
-        self._store = store
-        self._clock_ms = clock_ms or self._bounded_clock_ms
-        self._registry = registry
-        self._retention = retention
-        self._topic = topic
-        self._working = asyncio.Lock()
-        self._stopping = threading.Event()
+    store: Store
+    registry: Registry
+    retention: timedelta
+    clock_ms: Callable[[], int] | None = None
+    topic: Topic | None = None
+    _working: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: threading.Event = field(default_factory=threading.Event)
 
     def _bounded_clock_ms(self) -> int:
         """Return the wall clock, but not ahead of the timestamp source. If the machine's clock jumped forward, all
         binlogs that no registered drainer needs would otherwise be removed."""
-        source_ms = tso.physical_ms(self._store.resolver.horizon.source_ts)
+        source_ms = tso.physical_ms(self.store.resolver.horizon.source_ts)
         return min(int(time.time() * 1000), source_ms)
 
     @property
@@ -92,14 +85,14 @@ class GarbageCollector:
         point."""
         async with self._working:
             point = purge_point(
-                readers(await drainers_of(self._registry), self._topic),
-                now_ms=self._clock_ms(),
-                retention=self._retention,
-                resolved_ts=self._store.resolved_ts,
+                readers(await drainers_of(self.registry), self.topic),
+                now_ms=(self.clock_ms or self._bounded_clock_ms)(),
+                retention=self.retention,
+                resolved_ts=self.store.resolved_ts,
             )
-            before = self._store.index.purged_ts()
+            before = self.store.index.purged_ts()
             if point > before:
-                await asyncio.to_thread(self._store.checkpoints.purge, point)
+                await asyncio.to_thread(self.store.checkpoints.purge, point)
                 _log.info("GC: binlogs at or below purged_ts are no longer served", purged_ts=point, former=before)
             point = max(point, before)
             await self._remove_in_thread(removed_until_ts(point))
@@ -120,7 +113,7 @@ class GarbageCollector:
     def _remove(self, until_ts: int) -> None:
         """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then remove index
         keys. When a stop is requested, it ends soon; the next collection removes the rest."""
-        store = self._store
+        store = self.store
         needs = store.index.needs()
         files = store.log.files()
         for file in files[:-1]:

@@ -13,7 +13,7 @@ from binlog.cluster.tso import compose
 from binlog.errors import BinlogError
 from binlog.runtime import metrics
 
-from pump.tasks.drainer_lag import DrainerLag, far_behind
+from pump.tasks.drainer_lag import far_behind, report_far_behind
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, opened
 
@@ -54,11 +54,10 @@ async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> Non
     await registry.create("drainers", drainer("lag far", 1))
     await registry.create("drainers", drainer("lag near", 21 * HOUR_MS))
     async with opened(tmp_path, SetClock(PURGED)) as store:
-        lag = DrainerLag(store, registry, WEEK)
         with structlog.testing.capture_logs() as lines:
-            assert await lag.poll() == []
+            assert await report_far_behind(store, registry, WEEK) == []
             store.index.save_purged(PURGED)
-            assert [each.node_id for each in await lag.poll()] == ["lag far"]
+            assert [each.node_id for each in await report_far_behind(store, registry, WEEK)] == ["lag far"]
         assert [line["drainer"] for line in lines] == ["lag far"]
         assert "kept past gc" in lines[0]["event"]
         text = metrics.render().decode()
@@ -66,4 +65,4 @@ async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> Non
         assert "lag near" not in text
         await etcd.put("/tidb-binlog/v1/drainers/broken", b"{")
         with pytest.raises(BinlogError, match="drainers/broken"):
-            await lag.poll()
+            await report_far_behind(store, registry, WEEK)

@@ -150,7 +150,7 @@ class ExtensionPump:
         request = ext.WatermarkReq(cluster_id=self._cluster_id, after_ts=after_ts, **asdict(limits))
         answer: ext.WatermarkResp = await self._answer(self._stub.Watermark, request, after_ts)
         if 0 < after_ts < answer.purged_ts:
-            raise PurgedPosition(after_ts, answer.purged_ts)
+            raise PurgedPosition.of(after_ts, answer.purged_ts)
         return PumpMark(
             node_id=self._node_id,
             host=self._host,
@@ -224,26 +224,7 @@ def translate(error: grpc.RpcError, pump_name: str, *, after_ts: int = 0) -> Bin
         return NoExtension(f"{pump_name} has no extension service")
     trailers = cast("Iterable[tuple[str, str | bytes]] | None", error.trailing_metadata())
     if pump_error(name_in(trailers), code=code.value[0], text=details) is PumpError.CLUSTER_MISMATCH:
-        return ClusterMismatchAt(f"{pump_name}: {details}")
+        return ClusterMismatch(f"{pump_name}: {details}")
     if code is grpc.StatusCode.OUT_OF_RANGE:
-        return PurgedAt(f"{pump_name}: binlogs after ts {after_ts} may be gone: {details}")
+        return PurgedPosition(f"{pump_name}: binlogs after ts {after_ts} may be gone: {details}")
     return PumpUnavailable(f"{pump_name}: {code.name}: {details}")
-
-
-class _PumpsText(BinlogError):
-    """An error with the text of the pump, which does not say its two numbers."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(0, 0)
-        self._text = text
-
-    def __str__(self) -> str:
-        return self._text
-
-
-class ClusterMismatchAt(_PumpsText, ClusterMismatch):
-    """The pump belongs to another cluster."""
-
-
-class PurgedAt(_PumpsText, PurgedPosition):
-    """The pump reported a purged position during a pull."""

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from binlog import envelope
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, PurgedPosition
 from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
-from drainer.pumps.client import Missed, PurgedAt
+from drainer.pumps.client import Missed
 from drainer.pumps.go_pump import BACKLOG_MAX, SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 
@@ -80,7 +80,7 @@ class TopicChain:
 
     def _skip_to(self, after_ts: int, where: str) -> None:
         if self.position_ts != self.purged_ts:
-            raise PurgedAt(
+            raise PurgedPosition(
                 f"{where}: binlogs in ({self.position_ts}, {after_ts}] are not in the topic: the brokers removed them "
                 "(retention.ms), or the pump did before they were published"
             )

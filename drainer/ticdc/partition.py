@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind, Listing, NodeRecord
-from binlog.errors import ConfigError, PumpUnavailable
+from binlog.errors import ConfigError, PumpUnavailable, PurgedPosition
 
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
@@ -33,7 +33,7 @@ from drainer.protocol.open.framing import unframe
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
-from drainer.pumps.client import Missed, PumpClient, PurgedAt
+from drainer.pumps.client import Missed, PumpClient
 from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
@@ -319,7 +319,7 @@ class PartitionPump(FollowedPump):
                 found = reader.offset_at(self._partition, sent_ms)
                 begin = end if found is None else found
                 if begin == low > 0:  # a resolved event at or below `after_ts` proves nothing: rows come long before it
-                    raise PurgedAt(
+                    raise PurgedPosition(
                         f"{self._partition} offset {low}: messages above ts {after_ts} may be missing: the brokers "
                         "removed those before it (retention.ms), and none is left that is older than the position"
                     )

@@ -6,7 +6,7 @@ once, at the program's edge (to a gRPC code or an exit code). No code reads `str
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -66,15 +66,12 @@ class ConfigError(BinlogError):
 
 
 class ClusterMismatch(BinlogError):
-    """A request or an answer belongs to another cluster (`P-RPC-01`, the original's text)."""
+    """A request or an answer belongs to another cluster."""
 
-    def __init__(self, theirs: int, ours: int) -> None:
-        super().__init__(theirs, ours)
-        self.theirs = theirs
-        self.ours = ours
-
-    def __str__(self) -> str:
-        return f"cluster ID are mismatch, {self.theirs} vs {self.ours}"
+    @classmethod
+    def of(cls, theirs: int, ours: int) -> Self:
+        """Return the error with the original's text (`P-RPC-01`)."""
+        return cls(f"cluster ID are mismatch, {theirs} vs {ours}")
 
 
 class NotOnline(BinlogError):
@@ -96,15 +93,12 @@ class LogBroken(BinlogError):
 
 
 class PurgedPosition(BinlogError):
-    """A pull requests binlogs that may have been purged. Both numbers are TSOs."""
+    """A pull requests binlogs that may have been purged."""
 
-    def __init__(self, after_ts: int, purged_ts: int) -> None:
-        super().__init__(after_ts, purged_ts)
-        self.after_ts = after_ts
-        self.purged_ts = purged_ts
-
-    def __str__(self) -> str:
-        return f"binlogs after ts {self.after_ts} may be gone: everything up to ts {self.purged_ts} was purged"
+    @classmethod
+    def of(cls, after_ts: int, purged_ts: int) -> Self:
+        """Return the error of a pull after `after_ts`. Both numbers are TSOs."""
+        return cls(f"binlogs after ts {after_ts} may be gone: everything up to ts {purged_ts} was purged")
 
 
 class PumpUnavailable(BinlogError):

@@ -75,7 +75,7 @@ class Reader:
         binlogs begins at the purge point, which the Watermark call returns."""
         purged_ts = self._index.purged_ts()
         if after_ts < purged_ts:
-            raise PurgedPosition(after_ts, purged_ts)
+            raise PurgedPosition.of(after_ts, purged_ts)
 
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool, part_bytes_max: int = 0

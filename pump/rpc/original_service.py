@@ -44,7 +44,7 @@ class Gate:
     def check(self, cluster_id: int) -> None:
         """Raise ClusterMismatch (P-RPC-01) for another cluster, and Stopping before the pump serves and after."""
         if cluster_id != self.cluster_id:
-            raise ClusterMismatch(cluster_id, self.cluster_id)
+            raise ClusterMismatch.of(cluster_id, self.cluster_id)
         if self.closed:
             raise Stopping(self.closed)
 

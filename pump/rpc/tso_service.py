@@ -44,7 +44,7 @@ class TsoService:
         async for received in requests:
             request: Any = parsed(pb.TsoRequest, bytes(received.data))
             if request.header.cluster_id not in (0, self._cluster_id):
-                raise ClusterMismatch(request.header.cluster_id, self._cluster_id)
+                raise ClusterMismatch.of(request.header.cluster_id, self._cluster_id)
             if not 0 < request.count <= COUNT_MAX:
                 raise InvalidBinlog(
                     f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {request.count}"

@@ -203,7 +203,7 @@ class TsoClient:
         where = self._allocator.address
         _check_header(where, response.header)
         if response.header.cluster_id != self._allocator.cluster_id:
-            raise ClusterMismatch(response.header.cluster_id, self._allocator.cluster_id)
+            raise ClusterMismatch.of(response.header.cluster_id, self._allocator.cluster_id)
         end_ts = compose(response.timestamp.physical, response.timestamp.logical)
         if response.count == 0:
             if end_ts < self._last_ts:
@@ -248,6 +248,6 @@ class PDClient(TsoClient):
         """Return the leader. Raises ClusterMismatch if another cluster answers now, or the errors of ask_first."""
         found = await ask_first(self._urls, self._security)
         if self._cluster_id not in (0, found.cluster_id):
-            raise ClusterMismatch(found.cluster_id, self._cluster_id)
+            raise ClusterMismatch.of(found.cluster_id, self._cluster_id)
         self._cluster_id = found.cluster_id
         return found

@@ -14,8 +14,8 @@ from binlog import errors
     ("error", "text"),
     [
         (errors.DecodeError("row", offset=7, detail="cut"), "row: cut at byte 7"),
-        (errors.ClusterMismatch(1, 2), "cluster ID are mismatch, 1 vs 2"),
-        (errors.PurgedPosition(3, 9), "binlogs after ts 3 may be gone: everything up to ts 9 was purged"),
+        (errors.ClusterMismatch.of(1, 2), "cluster ID are mismatch, 1 vs 2"),
+        (errors.PurgedPosition.of(3, 9), "binlogs after ts 3 may be gone: everything up to ts 9 was purged"),
         (errors.LogBroken("fsync of 000001.vlog failed"), "fsync of 000001.vlog failed"),
     ],
 )

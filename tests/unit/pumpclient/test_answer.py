@@ -24,7 +24,7 @@ from tests.support.capture import GOLDEN, CaptureSet
     [
         (0, "", Outcome.ACKED),
         (2, str(NotOnline("paused")), Outcome.REFUSED),
-        (2, str(ClusterMismatch(1, 2)), Outcome.REFUSED),
+        (2, str(ClusterMismatch.of(1, 2)), Outcome.REFUSED),
         (2, str(NoSpace(1, 2)), Outcome.REFUSED),
         (8, "Received message larger than max (9 vs. 4)", Outcome.TOO_LARGE),
         (9, "anything", Outcome.REFUSED),
@@ -69,7 +69,7 @@ def test_a_kind_of_a_later_pump_is_known_by_its_status() -> None:
 
 def test_texts_of_a_go_pump_say_whether_it_may_accept_later() -> None:
     """It answers every error with UNKNOWN."""
-    texts = {str(error): error for error in (NotOnline("paused"), NoSpace(1, 2), ClusterMismatch(1, 2))}
+    texts = {str(error): error for error in (NotOnline("paused"), NoSpace(1, 2), ClusterMismatch.of(1, 2))}
     passing = [classify(2, text).passes for text in texts]
     assert passing == [True, True, False]
     assert not classify(2, "write failed: no such file").passes

@@ -132,7 +132,7 @@ async def test_timestamp_request_without_answer_fails_at_deadline() -> None:
 async def test_permanent_timestamp_error_is_not_repeated() -> None:
     origin = Counter()
     source = TimestampSource(origin)
-    origin.failures = [ClusterMismatch(1, 2)]
+    origin.failures = [ClusterMismatch.of(1, 2)]
     with pytest.raises(ClusterMismatch):
         await source.get()
     origin.failures = [KeyError("a mistake of ours")]

@@ -129,7 +129,7 @@ async def test_pump_with_new_address_gets_new_connection() -> None:
 async def test_pump_of_another_cluster_raises_cluster_mismatch() -> None:
     world = World()
     await world.put("a", State.ONLINE)
-    world.answers[("a", True)] = ClusterMismatch(1, 2)
+    world.answers[("a", True)] = ClusterMismatch.of(1, 2)
     with pytest.raises(ClusterMismatch):
         await world.pumps.survey(after_ts=10, limits=LIMITS)
 

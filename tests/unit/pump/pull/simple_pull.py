@@ -24,7 +24,7 @@ def simple_messages(
 ) -> Iterator[bytes]:
     """Serialized PullRangeResp messages, without the one that ends a stream."""
     if after_ts < index.purged_ts():
-        raise PurgedPosition(after_ts, index.purged_ts())
+        raise PurgedPosition.of(after_ts, index.purged_ts())
     chunk: list[Binlog] = []
     for key, value in index.completes(after_ts, until_ts):
         complete = decode_complete(value)

@@ -140,7 +140,7 @@ async def test_pull_that_meets_record_purged_meanwhile_fails_with_purged_positio
         def check_position(self: ranges.Reader, after_ts: int) -> None:
             checks.append(after_ts)
             if len(checks) > 1:  # the first check is that at the beginning of the pull
-                raise PurgedPosition(after_ts, until_ts)
+                raise PurgedPosition.of(after_ts, until_ts)
 
         monkeypatch.setattr(ranges.Reader, "check_position", check_position)
         request = pb.PullRangeReq(cluster_id=1, until_ts=until_ts, part_bytes_max=1 << 20)

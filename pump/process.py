@@ -49,7 +49,7 @@ from pump.store.options import StoreOptions
 from pump.store.space import lacks_room
 from pump.store.store import Store
 from pump.tasks.drainer_lag import watch_drainers
-from pump.tasks.expired_writers import ExpiredWriters
+from pump.tasks.expired_writers import watch_writers
 from pump.tasks.fake_binlogs import write_fakes
 from pump.tasks.gc import GarbageCollector, Topic
 from pump.tasks.orphans import Orphans, Upstream
@@ -246,7 +246,7 @@ class Pump:
         self._spawn(self.node.watch(), "registry watch")
         self._spawn(self.collector.run(), "garbage collection")
         self._spawn(orphans.run(), "old prewrites")
-        self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
+        self._spawn(watch_writers(self.store, etcd), "expired writers")
         self._spawn(self._watch_space(), "free space")
         self._spawn(self._watch_log(), "value log")
         self._spawn(watch_drainers(self.store, self.registry, config.gc, self._topic), "drainers' positions")

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from binlog.cluster.etcd import Etcd
 from binlog.cluster.published_jobs import PublishedJobs
@@ -33,58 +34,53 @@ SHOWN_MAX = 5
 _log = get_logger("pump.tasks.expired_writers")
 
 
-class ExpiredWriters:
-    """`run` checks every POLL_INTERVAL_S seconds until cancelled; `poll` checks once."""
+async def watch_writers(store: Store, etcd: Etcd) -> None:
+    """Settle the prewrites of expired writers every POLL_INTERVAL_S seconds, until cancelled."""
+    outage = Outage(
+        _log, "prewrites whose writer may be gone stay pending", "the writers of pending prewrites are known again"
+    )
+    await outage.repeating(partial(settle_expired, store, etcd), POLL_INTERVAL_S, BinlogError)
 
-    def __init__(self, store: Store, etcd: Etcd, *, age_s: float = AGE_S) -> None:
-        self._store = store
-        self._etcd = etcd
-        self._jobs = PublishedJobs(etcd)
-        self._age_s = age_s
 
-    async def run(self) -> None:
-        outage = Outage(
-            _log, "prewrites whose writer may be gone stay pending", "the writers of pending prewrites are known again"
-        )
-        await outage.repeating(self.poll, POLL_INTERVAL_S, BinlogError)
+async def settle_expired(store: Store, etcd: Etcd, *, age_s: float = AGE_S) -> int:
+    """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
+    cannot be read; then none is settled."""
+    # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
+    named = [entry for entry in store.pending.older_than(time.monotonic() - age_s) if entry.writer]
+    if not named:
+        return 0
+    living = await living_writers(etcd)
+    gone = [entry for entry in named if entry.writer not in living]
+    if not gone:
+        return 0
+    # Read after the living writers: a job that is missing then cannot be published later.
+    published = await PublishedJobs(etcd).finished(entry.ddl_job_id for entry in gone)
+    settled: Counter[str] = Counter()
+    for begin in range(0, len(gone), SETTLED_AT_ONCE_MAX):
+        part = gone[begin : begin + SETTLED_AT_ONCE_MAX]  # concurrently, so that one log sync serves all
+        settled.update(await asyncio.gather(*(_settle(store, entry, published) for entry in part)))
+    _log_settled(gone, settled)
+    return settled["committed"] + settled["rolled back"]
 
-    async def poll(self) -> int:
-        """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
-        cannot be read; then none is settled."""
-        # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
-        named = [entry for entry in self._store.pending.older_than(time.monotonic() - self._age_s) if entry.writer]
-        if not named:
-            return 0
-        living = await living_writers(self._etcd)
-        gone = [entry for entry in named if entry.writer not in living]
-        if not gone:
-            return 0
-        # Read after the living writers: a job that is missing then cannot be published later.
-        published = await self._jobs.finished(entry.ddl_job_id for entry in gone)
-        settled: Counter[str] = Counter()
-        for begin in range(0, len(gone), SETTLED_AT_ONCE_MAX):
-            part = gone[begin : begin + SETTLED_AT_ONCE_MAX]  # concurrently, so that one log sync serves all
-            settled.update(await asyncio.gather(*(self._settle(entry, published) for entry in part)))
-        self._log_settled(gone, settled)
-        return settled["committed"] + settled["rolled back"]
 
-    async def _settle(self, entry: Pending, published: Mapping[int, int]) -> str:
-        commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
-        try:
-            await self._store.writes.settle(entry.start_ts, commit_ts)
-        except (NoSuchBinlog, Conflict):  # its commit or rollback arrived meanwhile
-            return "settled meanwhile"
-        outcome = "committed" if commit_ts else "rolled back"
-        EXPIRED_WRITERS.labels(outcome).inc()
-        return outcome
+async def _settle(store: Store, entry: Pending, published: Mapping[int, int]) -> str:
+    commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
+    try:
+        await store.writes.settle(entry.start_ts, commit_ts)
+    except (NoSuchBinlog, Conflict):  # its commit or rollback arrived meanwhile
+        return "settled meanwhile"
+    outcome = "committed" if commit_ts else "rolled back"
+    EXPIRED_WRITERS.labels(outcome).inc()
+    return outcome
 
-    def _log_settled(self, gone: Sequence[Pending], settled: Counter[str]) -> None:
-        by_writer = Counter(entry.writer.hex() for entry in gone)
-        _log.warning(
-            "the leases of writers expired; settling their pending prewrites",
-            rolled_back=settled["rolled back"],
-            committed_ddl=settled["committed"],
-            settled_meanwhile=settled["settled meanwhile"],
-            writers=[f"{writer} with {count}" for writer, count in by_writer.most_common(SHOWN_MAX)],
-            start_ts=[entry.start_ts for entry in gone[:SHOWN_MAX]],
-        )
+
+def _log_settled(gone: Sequence[Pending], settled: Counter[str]) -> None:
+    by_writer = Counter(entry.writer.hex() for entry in gone)
+    _log.warning(
+        "the leases of writers expired; settling their pending prewrites",
+        rolled_back=settled["rolled back"],
+        committed_ddl=settled["committed"],
+        settled_meanwhile=settled["settled meanwhile"],
+        writers=[f"{writer} with {count}" for writer, count in by_writer.most_common(SHOWN_MAX)],
+        start_ts=[entry.start_ts for entry in gone[:SHOWN_MAX]],
+    )

@@ -19,8 +19,7 @@ from pump.errors import RolledBack
 from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import code_of
 from pump.rpc.original_service import Gate
-from pump.store.store import Store
-from pump.tasks.expired_writers import ExpiredWriters
+from pump.tasks.expired_writers import settle_expired
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, refused, write
 
@@ -35,10 +34,6 @@ async def living(etcd: MemoryEtcd) -> tuple[bytes, int]:
     return made[0], lease.id
 
 
-def looking(store: Store, etcd: MemoryEtcd) -> ExpiredWriters:
-    return ExpiredWriters(store, etcd, age_s=0)
-
-
 async def test_prewrites_of_expired_writer_only_are_rolled_back(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     alive, _ = await living(etcd)
@@ -46,17 +41,16 @@ async def test_prewrites_of_expired_writer_only_are_rolled_back(tmp_path: Path) 
     async with opened(tmp_path) as store:
         await write(store, prewrite(10, writer=alive), prewrite(20, writer=dead), prewrite(30))
         await write(store, prewrite(40, writer=dead))
-        expired = looking(store, etcd)
-        assert await expired.poll() == 0, "both live"
+        assert await settle_expired(store, etcd, age_s=0) == 0, "both live"
         etcd.expire(lease)
-        assert await expired.poll() == 2
+        assert await settle_expired(store, etcd, age_s=0) == 2
         assert [entry.start_ts for entry in store.pending.first(10)] == [10, 30]
         late = await refused(store, commit(20, 50))
         assert isinstance(late, RolledBack), "a writer that only slept is told so"
         assert code_of(late) == ABORTED
         assert isinstance(await refused(store, prewrite(40, writer=dead)), RolledBack), "a copy that comes late"
         await write(store, commit(10, 60))
-        assert await expired.poll() == 0
+        assert await settle_expired(store, etcd, age_s=0) == 0
 
 
 async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path) -> None:
@@ -67,7 +61,7 @@ async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path)
         await write(store, prewrite(10, writer=dead), prewrite(20, writer=alive), prewrite(30))
     async with opened(tmp_path) as store:
         assert {entry.start_ts: entry.writer for entry in store.pending.first(10)} == {10: dead, 20: alive, 30: b""}
-        assert await looking(store, etcd).poll() == 1
+        assert await settle_expired(store, etcd, age_s=0) == 1
         assert [entry.start_ts for entry in store.pending.first(10)] == [20, 30]
     async with opened(tmp_path) as store:
         assert [entry.start_ts for entry in store.pending.first(10)] == [20, 30]
@@ -78,13 +72,12 @@ async def test_no_prewrite_is_rolled_back_while_etcd_is_down(tmp_path: Path) -> 
     etcd = MemoryEtcd()
     async with opened(tmp_path) as store:
         await write(store, prewrite(10, writer=secrets.token_bytes(16)))
-        expired = looking(store, etcd)
         etcd.fail()
         with pytest.raises(EtcdError):
-            await expired.poll()
+            await settle_expired(store, etcd, age_s=0)
         assert 10 in store.pending
         etcd.recover()
-        assert await expired.poll() == 1
+        assert await settle_expired(store, etcd, age_s=0) == 1
         assert 10 not in store.pending
 
 
@@ -111,7 +104,7 @@ async def test_prewrite_of_writer_registered_during_check_is_kept(tmp_path: Path
             await write(store, prewrite(20, writer=writer))
 
         etcd.happens = new_writer  # type: ignore[method-assign]
-        assert await looking(store, etcd).poll() == 1
+        assert await settle_expired(store, etcd, age_s=0) == 1
         assert 10 not in store.pending
         assert 20 in store.pending
 
@@ -126,7 +119,7 @@ async def test_commit_during_expiry_check_wins_over_rollback(tmp_path: Path) -> 
             await write(store, commit(10, 30))
 
         etcd.happens = wakes  # type: ignore[method-assign]
-        assert await looking(store, etcd).poll() == 1, "the other one"
+        assert await settle_expired(store, etcd, age_s=0) == 1, "the other one"
         assert store.reads.outcome(10) == 30
         assert len(store.pending) == 0
 
@@ -157,7 +150,7 @@ async def test_expired_ddl_prewrite_is_settled_by_published_job(tmp_path: Path, 
         await etcd.put(key_of_version(3), job.dump())
     async with opened(tmp_path, SetClock(1000)) as store:
         await write(store, prewrite(10, job=7, writer=secrets.token_bytes(16)))
-        assert await looking(store, etcd).poll() == 1
+        assert await settle_expired(store, etcd, age_s=0) == 1
         assert store.reads.outcome(10) == (15 if published else 0)
         assert len(store.pending) == 0
         await store.resolver.refresh()

@@ -21,10 +21,9 @@ from pump.errors import Overloaded, TooManyItems
 from pump.metrics import call_metrics
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
-from pump.rpc.messages import parse_batch
+from pump.rpc.messages import parse_batch, range_messages, read_bytes
 from pump.rpc.methods import Service, code_of, kind_of
 from pump.rpc.original_service import Gate
-from pump.rpc.range_messages import range_messages, read_bytes
 from pump.store.store import Store
 
 MESSAGE_BYTES = 1 << 20

@@ -23,8 +23,7 @@ from pump.log.record import HEADER_BYTES
 from pump.pull import plain_binlogs
 from pump.pull.ranges import Chunk, Reader
 from pump.pull.skip import without_rows
-from pump.rpc.messages import Pulled
-from pump.rpc.range_messages import range_messages
+from pump.rpc.messages import Pulled, range_messages
 from pump.store.matcher import as_damaged
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, merged, opened, prewrite, rollback, write

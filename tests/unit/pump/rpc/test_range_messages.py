@@ -14,8 +14,7 @@ from pump.index.keys import COMPLETE, Complete, encode_complete, pack_ts
 from pump.log.file import LogFile
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk
-from pump.rpc.messages import Pulled
-from pump.rpc.range_messages import READ_BYTES, range_messages
+from pump.rpc.messages import READ_BYTES, Pulled, range_messages
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, opened, prewrite, write
 from tests.unit.pump.pull.test_binlog_parts import large_prewrite

@@ -46,10 +46,10 @@ class IndexOptions:
 class Batch:
     """Writes that become visible together. Reads of the index do not see them before `Index.write`."""
 
-    __slots__ = ("_needs", "put")
+    __slots__ = ("_needs", "put", "write")
 
     def __init__(self, raw: Any, needs: dict[int, int]) -> None:
-        self.put = raw.put
+        self.put, self.write = raw.put, raw.write
         self._needs = needs
 
     def pointer(self, ts: int, pointer: Pointer) -> None:
@@ -233,16 +233,15 @@ class Index:
 
     # Writing
 
-    def batch(self) -> tuple[Batch, Any]:
-        raw = self._db.write_batch()
-        return Batch(raw, self._needs), raw
+    def batch(self, *, sync: bool = False) -> Batch:
+        return Batch(self._db.write_batch(sync=sync), self._needs)
 
-    def write(self, raw: Any) -> None:
+    def write(self, batch: Batch) -> None:
         """Write a batch. Raises IndexFailed if LevelDB refuses it; the log holds the records, and a restart indexes
         them."""
         try:
             with self._guarded("does not take a batch"):
-                raw.write()
+                batch.write()
         except IndexFailed:
             ERROR_INDEX.inc()
             raise
@@ -250,10 +249,10 @@ class Index:
     def save_progress(self, *, handle: Pointer, max_commit_ts: int) -> None:
         """Save the position where the original's recovery starts and the ts up to which it may serve (correctness rule
         3). It is one synced batch; the sync includes the earlier writes in LevelDB's log."""
-        raw = self._db.write_batch(sync=True)
-        raw.put(keys.HANDLE, handle.encode())
-        raw.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
-        self.write(raw)
+        batch = self.batch(sync=True)
+        batch.put(keys.HANDLE, handle.encode())
+        batch.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
+        self.write(batch)
 
     def flush(self, number: int) -> None:
         """Put everything written so far, and last this checkpoint's number, into tables, which LevelDB syncs and names

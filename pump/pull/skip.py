@@ -38,9 +38,9 @@ def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool =
         return PassOverResp(start_ts=complete.start_ts, ddl_job_id=complete.ddl_job_id)
     why = _read_error(reader, commit_ts)
     if not dry_run:
-        batch, raw = index.batch()
+        batch = index.batch()
         batch.complete(commit_ts, without_rows(commit_ts, complete))
-        index.write(raw)
+        index.write(batch)
         SKIPPED_BINLOGS.inc()
         _log.error(
             "a damaged binlog is skipped on an operator's request; drainers that read it from this pump do not "

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
 
 from binlog.envelope import Envelope, scan
 from binlog.errors import BinlogError, LogBroken
@@ -21,7 +20,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from pump.errors import Stopping
-from pump.index.leveldb import Index
+from pump.index.leveldb import Batch, Index
 from pump.log.record import HEADER_BYTES, Pointer
 from pump.log.value_log import Head, ValueLog
 from pump.store.disk_thread import DiskThread
@@ -61,6 +60,7 @@ class _Batch:
     reports: list[tuple[Submission, Written]] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)  # headers and payloads
     error: BinlogError | None = None
+    entered: tuple[Head, Batch] | None = None  # the log's end behind it and its index entries, once it is judged
     head: Head | None = None  # set when the complete batch is in the index
 
 
@@ -189,20 +189,17 @@ class Writer:
         size = sum(submission.size for submission in batch.submissions)
         if size > self.options.loop_bytes_max:
             return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
-        entered: list[tuple[Head, Any]] = []
-        self._guarded(batch, lambda: entered.append(self._enter(batch)))
-        if not entered:
+        self._guarded(batch, lambda: self._enter(batch))
+        if batch.entered is None:
             return None
         if not batch.parts:
             self._matcher.end_batch()
             return None
-        head, raw = entered[0]
-        return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
+        return lambda: self._guarded(batch, lambda: self._commit(batch))
 
-    def _enter(self, batch: _Batch) -> tuple[Head, Any]:
-        """Judge a batch. Put its records into the batch. Return the new head and the
-        index batch."""
-        writes, raw = self._index.batch()
+    def _enter(self, batch: _Batch) -> None:
+        """Judge a batch. Put its records and its index entries into it."""
+        writes = self._index.batch()
         tail, parts = self._log.tail, batch.parts
         write_offset = WriteOffset(tail.fid, tail.size, tail.max_ts)
         for submission in batch.submissions:
@@ -215,7 +212,7 @@ class Writer:
         last = write_offset.at - HEADER_BYTES - len(parts[-1]) if parts else write_offset.at
         head = Head(Pointer(write_offset.fid, last), write_offset.at, write_offset.max_ts)
         writes.head(head)
-        return head, raw
+        batch.entered = head, writes
 
     # In the thread, or while a batch is judged on the loop
 
@@ -233,16 +230,18 @@ class Writer:
 
     def _enter_and_commit(self, batch: _Batch) -> None:
         """Judge and write a large batch."""
-        head, raw = self._enter(batch)
+        self._enter(batch)
         if batch.parts:
-            self._commit(batch, head, raw)
+            self._commit(batch)
         else:
             self._matcher.end_batch()
 
-    def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
+    def _commit(self, batch: _Batch) -> None:
         """Write a judged batch to the log and to the index, which makes the binlogs visible."""
+        assert batch.entered is not None
+        head, writes = batch.entered
         self._log.write(batch.parts, head.max_ts)
-        self._index.write(raw)
+        self._index.write(writes)
         batch.head = head
         self._matcher.end_batch()
         crash_point("pump.after_index")

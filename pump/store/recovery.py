@@ -175,7 +175,7 @@ class _Rebuild:
     # Entries of the current batch, not yet written to the index
     _outcomes: dict[int, int] = field(default_factory=dict)
     _pointers: dict[int, Pointer] = field(default_factory=dict)
-    _batch: tuple[Batch, object] | None = None
+    _batch: Batch | None = None
     _end: int = 0
 
     def read(self, start: Pointer, progress: ReadingProgress) -> None:
@@ -194,7 +194,7 @@ class _Rebuild:
         if found.payload is None:
             self._report(pointer, f"{found.reason}, {found.end - pointer.offset} bytes skipped")
             self._batch = self._batch or self.index.batch()
-            self._batch[0].damage(pointer, found.end)
+            self._batch.damage(pointer, found.end)
             self.damaged.append((pointer, found.end))
             return
         try:
@@ -206,7 +206,7 @@ class _Rebuild:
         self.head, self._end = pointer, found.end
         if envelope.start_ts > 0:
             self._batch = self._batch or self.index.batch()
-            self._enter(self._batch[0], envelope, found.payload, pointer)
+            self._enter(self._batch, envelope, found.payload, pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
 
@@ -229,7 +229,7 @@ class _Rebuild:
         self.damage.append(error)
         _log.error("records of the value log are missing", error=error)
         self._batch = self._batch or self.index.batch()
-        self._batch[0].damage(missing.begin, missing.end)
+        self._batch.damage(missing.begin, missing.end)
         self.damaged.append((missing.begin, missing.end))
 
     def _report(self, pointer: Pointer, detail: str) -> None:
@@ -240,11 +240,10 @@ class _Rebuild:
 
     def flush(self) -> None:
         if self._batch is not None:
-            batch, raw = self._batch
             known = self.index.own_head()
             if self.head is not None and (known is None or known.pointer <= self.head):
-                batch.head(Head(self.head, self._end, self.log.file(self.head.fid).max_ts))
-            self.index.write(raw)
+                self._batch.head(Head(self.head, self._end, self.log.file(self.head.fid).max_ts))
+            self.index.write(self._batch)
         self._batch = None
         self._outcomes.clear()
         self._pointers.clear()

@@ -295,9 +295,9 @@ def test_manifest_is_unbroken_at_any_cut_and_broken_by_gap_before_whole_record(t
 def test_index_flush_leaves_nothing_only_in_leveldb_log(tmp_path: Path) -> None:
     """Checkpoints rest on it: after `Index.flush` the tables have everything, without the log."""
     index = Index(tmp_path / "kv")
-    batch, raw = index.batch()
+    batch = index.batch()
     batch.pointer(5, Pointer(1, 2))
-    index.write(raw)
+    index.write(batch)
     index.flush(3)
     copy_running(tmp_path / "kv", tmp_path / "copy")
     index.close()

@@ -27,10 +27,10 @@ def test_index_flush_is_complete_while_other_threads_write(tmp_path: Path) -> No
     def hammer() -> None:
         try:
             while not stop.is_set():
-                _, raw = index.batch()
+                batch = index.batch()
                 for number in range(200):
-                    raw.put(b"x%d" % number, b"v" * 100)
-                index.write(raw)
+                    batch.put(b"x%d" % number, b"v" * 100)
+                index.write(batch)
         except BaseException as error:  # noqa: BLE001  told by the test
             failures.append(error)
 
@@ -52,12 +52,12 @@ def test_index_flush_is_complete_while_other_threads_write(tmp_path: Path) -> No
 def damaged_table(directory: Path) -> None:
     """5,000 outcomes and completes in one table, of which one bit in the middle is turned."""
     index = Index(directory, SMALL)
-    batch, raw = index.batch()
+    batch = index.batch()
     for ts in range(1, 5001):
         batch.outcome(ts, ts + 1)
         batch.pointer(ts, Pointer(0, ts))
         batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
-    index.write(raw)
+    index.write(batch)
     index.flush(1)
     index.close()
     table = max(directory.glob("*.ldb"), key=lambda path: path.stat().st_size)
@@ -94,11 +94,11 @@ def test_damaged_blocks_are_not_merged_into_new_tables(tmp_path: Path) -> None:
     refused = 0
     try:
         for number in range(2, 4):  # newer tables over the same keys: moving the old one is not enough
-            batch, raw = index.batch()
+            batch = index.batch()
             for ts in (1, 2500, 5000):
                 batch.outcome(ts, ts + 1)
                 batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
-            index.write(raw)
+            index.write(batch)
             index.flush(number)
         index._db.compact_range()
     except IndexFailed:
@@ -128,11 +128,11 @@ def test_delete_until_batches_begin_behind_keys_deleted_before(tmp_path: Path) -
     """LevelDB keeps a mark for each key that was deleted until it merges tables: with batches that all began at the
     first key, ten million would be stepped over ten thousand times."""
     index = Watched(tmp_path)
-    batch, raw = index.batch()
+    batch = index.batch()
     for ts in range(1, 4001):
         batch.pointer(ts, Pointer(0, ts))
         batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
-    index.write(raw)
+    index.write(batch)
     index.starts.clear()
     assert list(index.delete_until(TS, 3000)) == [DELETE_KEYS_MAX, DELETE_KEYS_MAX, 3000 - 2 * DELETE_KEYS_MAX]
     deleted = [DELETE_KEYS_MAX, 2 * DELETE_KEYS_MAX, 3000]
@@ -150,10 +150,10 @@ COMPLETES = [(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, b"the head of a commit"
 def test_index_tables_are_written_uncompressed(tmp_path: Path) -> None:
     """Half of what a scan cost was to uncompress them."""
     index = Index(tmp_path)
-    batch, raw = index.batch()
+    batch = index.batch()
     for ts, complete in COMPLETES:
         batch.complete(ts, complete)
-    index.write(raw)
+    index.write(batch)
     index.flush(1)
     index.close()
     tables = b"".join(path.read_bytes() for path in tmp_path.glob("*.ldb"))

@@ -98,7 +98,7 @@ async def filled(store: Store, kinds: list[str], dice: random.Random) -> None:
         events += [(begin, first), (end, last)]
     for _, payload in sorted(events):
         await write(store, payload)
-    batch, raw = store.index.batch()
+    batch = store.index.batch()
     for number, kind in enumerate(kinds):
         commit_ts = FIRST_COMMIT_TS + order[number] * STEP
         found = store.index.complete(commit_ts)
@@ -108,7 +108,7 @@ async def filled(store: Store, kinds: list[str], dice: random.Random) -> None:
             batch.complete(commit_ts, as_damaged(found.start_ts, found.pointer))
         if found is not None and kind == "damaged":  # what is said of it counts, whatever lies there
             batch.complete(commit_ts, found._replace(flags=FLAG_DAMAGED))
-    store.index.write(raw)
+    store.index.write(batch)
 
 
 def do_harm(store: Store, harm: Harm) -> None:

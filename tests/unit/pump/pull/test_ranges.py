@@ -30,10 +30,10 @@ STEP = 10
 
 def fakes_in_the_index(store: Store, begin_ts: int, count: int) -> None:
     """As an idle pump writes one every three seconds; a pull without fakes reads nothing of them but the index."""
-    batch, raw = store.index.batch()
+    batch = store.index.batch()
     for ts in range(begin_ts, begin_ts + count):
         batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, FLAG_FAKE, b""))
-    store.index.write(raw)
+    store.index.write(batch)
 
 
 @pytest.mark.parametrize("count", [ENTRIES_MAX - 1, ENTRIES_MAX, ENTRIES_MAX + 1, 3 * ENTRIES_MAX])

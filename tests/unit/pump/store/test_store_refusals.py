@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import plyvel
 import pytest
@@ -11,7 +12,7 @@ from binlog.envelope import encode_binlog
 from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline
 
 from pump.errors import InvalidBinlog
-from pump.index.leveldb import IndexFailed
+from pump.index.leveldb import Batch, IndexFailed
 from pump.metrics import storage_metrics
 from pump.tasks.fake_binlogs import write_fakes
 from tests.support.counted import counting
@@ -134,13 +135,14 @@ async def test_failed_index_write_breaks_log_and_keeps_prewrite_pending(tmp_path
     """Upstream reports success when the index write failed; here the end is unknown and nothing follows."""
     async with opened(tmp_path, SetClock(100)) as store:
 
-        class Failing:
-            def write(self) -> None:
-                raise plyvel.IOError("no space left")
+        def failing() -> Batch:
+            made = batch()
+            made.write = Mock(side_effect=plyvel.IOError("no space left"))
+            return made
 
         counted = counting(storage_metrics.ERROR_INDEX)
         batch = store.index.batch
-        store.index.batch = lambda: (batch()[0], Failing())  # type: ignore[method-assign]
+        store.index.batch = failing  # type: ignore[method-assign]
         assert "no space left" in str(await refused(store, prewrite(102)))
         assert counted() == 1
         store.index.batch = batch  # type: ignore[method-assign]

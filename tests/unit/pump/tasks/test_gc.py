@@ -181,9 +181,9 @@ async def test_damage_of_deleted_file_is_no_longer_reported(tmp_path: Path) -> N
         store.resolver.advance(point + 100)
         await collector(store, registry).collect()
         assert not store.log.has(0)
-        batch, raw = store.index.batch()
+        batch = store.index.batch()
         batch.damage(Pointer(0, 0), 9)  # as it is until the collector comes to its key
-        store.index.write(raw)
+        store.index.write(batch)
         assert await store.writes.write([commit(point + 1, point + 102), prewrite(point + 101)]) == [None, None]
         assert await store.writes.write([commit(point + 101, point + 103)]) == [None]
         store.resolver.advance(point + 200)

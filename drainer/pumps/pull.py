@@ -143,11 +143,6 @@ def _connected(part: PumpRange, security: Security) -> grpc.Channel:
     return channel
 
 
-def payloads(message: bytes) -> list[bytes]:
-    """Return the payloads of one message of `pull`: binlogs, or a part of one."""
-    return list(ext.PullRangeResp.FromString(message).payloads)
-
-
 def _pull_extension(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
     request = ext.PullRangeReq(
         cluster_id=cluster_id,

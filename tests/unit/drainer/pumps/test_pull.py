@@ -22,7 +22,7 @@ import drainer.pumps.pull as pull_module
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.client import ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
-from drainer.pumps.pull import payloads, pull, pull_binlogs
+from drainer.pumps.pull import pull, pull_binlogs
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, RangeDiffers
 from tests.support.servers import wait_until
 from tests.support.stub_pump import StubPump
@@ -41,23 +41,17 @@ def pump(request: pytest.FixtureRequest) -> Iterator[StubPump]:
     made.stop()
 
 
-def pulled(pump: StubPump, *, extension: bool) -> list[int]:
-    part = PumpRange("p", pump.host, extension, 10, 30)
-    found = pull(part, cluster_id=1, security=Security())
-    return [envelope.scan(payload).commit_ts for message in found for payload in payloads(message)]
+def ranged(pump: StubPump, extension: bool | None = None, **more: Any) -> list[int]:
+    """What a pull of (10, 30] brings, from a pump that has, or is thought to have, the extension."""
+    part = PumpRange("p", pump.host, pump.extension if extension is None else extension, 10, 30, **more)
+    found = (ext.PullRangeResp.FromString(message) for message in pull(part, cluster_id=1, security=Security()))
+    return [envelope.scan(payload).commit_ts for message in found for payload in message.payloads]
 
 
 def test_pull_returns_the_whole_range_from_either_kind_of_pump(pump: StubPump) -> None:
     """The plan may be older than the program that now runs on the pump's data-dir, either way round."""
-    assert pulled(pump, extension=True) == [20, 30]
-    assert pulled(pump, extension=False) == [20, 30]
-
-
-def ranged(pump: StubPump, **more: Any) -> list[int]:
-    """What a pull of (10, 30] brings."""
-    part = PumpRange("p", pump.host, pump.extension, 10, 30, **more)
-    found = pull(part, cluster_id=1, security=Security())
-    return [envelope.scan(payload).commit_ts for message in found for payload in payloads(message)]
+    assert ranged(pump, extension=True) == [20, 30]
+    assert ranged(pump, extension=False) == [20, 30]
 
 
 @pytest.mark.parametrize("extension", [True, False], ids=["ours", "Go's"])
@@ -202,7 +196,7 @@ def test_failed_pull_is_freed_without_garbage_collection() -> None:
     gc.disable()
     try:
         with pytest.raises(PumpUnavailable, match="pump p") as raised:
-            pulled(pump, extension=True)
+            ranged(pump, extension=True)
         assert isinstance(raised.value.__cause__, grpc.RpcError)
         call = weakref.ref(raised.value.__cause__)
         del raised

@@ -256,7 +256,7 @@ class _Share:
         for group in decoder.groups(rows):
             codec = decoder.codec(group)
             if codec is None or not codec.shape.foldable:
-                if codec is not None or decoder.decoder.has_relocated_rows:
+                if codec is not None or decoder.decoder.relocates(int(group.table_id[0]), int(group.version[0])):
                     self._one_by_one(group)
                 continue
             unique = self.links is not None and bool(self.links.keys_of(codec).unique)

@@ -8,31 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
-from drainer.changes.change_blob import (
-    RAW_SCHEMA,
-    Group,
-    Name,
-    OrderedGroup,
-    PartPacker,
-    changes_of,
-    orders_of,
-    unpack_blob,
-)
+from drainer.changes.change_blob import PartPacker, joined, ordered, sizes, unpack_blob
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
-from drainer.changes.slot_blob import BlobError
-from drainer.changes.vector import Buffer, Ints
+from drainer.changes.vector import Ints
 from drainer.row.codec import Codec
-from drainer.row.decode import Decoder
+from drainer.row.decode import Decoder, Name
 from drainer.row.loopback import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
@@ -44,7 +32,6 @@ SHARE_BYTES_MAX: Final = 64 << 20
 # bench.columns).
 FLUSH_BYTES: Final = 2 << 20
 FLUSH_BYTES_MAX: Final = 32 << 20
-_BETWEEN: Final = b"\xff"  # after a row, so that the end of a row without its last columns is recognized
 
 # (changes, number of slots) → arrays of slots, with an element for each change. A change belongs to the slots that all
 # arrays name.
@@ -94,48 +81,35 @@ class StreamDecoder:
 
         return piece
 
-    def decode(self, rows: Rows) -> list[Changes]:
-        """Decode the changes of all rows that the view does not skip (schema.view.SkipReason). Raises as
-        ColumnDecoder.decode, and TableUnverified."""
-        return [one for _, one in self.named(rows)]
-
-    def named(self, rows: Rows) -> list[tuple[Name | None, Changes]]:
-        """Decode as `decode`, and return with the changes the name of their codec; None if each row has its own. Raises
-        as `decode`.
-        """
-        found: list[tuple[Name | None, Changes]] = []
+    def named(self, rows: Rows) -> list[tuple[Name, Changes]]:
+        """Decode the changes of all rows that the view does not skip (schema.view.SkipReason), and return them with the
+        names of their codecs. Raises as ColumnDecoder.decode, and TableUnverified."""
+        found: list[tuple[Name, Changes]] = []
         for group in self._columns.groups(rows):
-            codec = self._columns.codec(group)
-            if codec is not None:
-                name = int(group.table_id[0]), int(group.version[0])
-                found += ((name, one) for one in self._columns.decode_group(codec, group))
-            elif self._columns.decoder.has_relocated_rows:
-                found += ((None, one) for one in self._one_by_one(group))
-        self._columns.decoder.check_verified()
+            for name, codec, some in self._by_codec(group):
+                found += ((name, one) for one in self._columns.decode_group(codec, some))
+        self.check_verified()
         return found
 
-    def codec_named(self, name: Name, commit_ts: int) -> Codec:
-        """Return the codec of this name. Raises BlobError if the view has none for it."""
-        found = self._columns.decoder.codec(*name, commit_ts)
-        if found is None:
-            raise BlobError(f"a slot's blob has rows of table {name[0]}, which this schema leaves out")
-        return found
+    def _by_codec(self, group: Rows) -> Iterator[tuple[Name, Codec, Rows]]:
+        """Divide the rows of one table and schema_version: if their partition was moved or dropped, their columns show
+        which table they belong to."""
+        codec, name = self._columns.codec(group), (int(group.table_id[0]), int(group.version[0]))
+        if codec is not None:
+            yield name, codec, group
+        decoder = self._columns.decoder
+        numbers = range(len(group)) if codec is None and decoder.relocates(*name) else ()
+        chosen: dict[Name, list[int]] = {}
+        for at in numbers:
+            of = decoder.name_of_row(*name, int(group.commit_ts[at]), Kind(int(group.kind[at])), group.row(at))
+            chosen.setdefault(of, []).append(at)
+        for of, rows in chosen.items():
+            found = decoder.codec_named(of, int(group.commit_ts[rows[0]]))
+            if found is not None:
+                yield of, found, group.take(np.array(rows, np.int64))
 
-    def _one_by_one(self, group: Rows) -> Iterator[Changes]:
-        """Decode rows whose partition was moved or dropped; their columns show which table they belong to."""
-        chosen: dict[int, tuple[Codec, list[int]]] = {}
-        for number in range(len(group)):
-            codec = self._columns.decoder.codec_of_row(
-                int(group.table_id[number]),
-                int(group.version[number]),
-                int(group.commit_ts[number]),
-                Kind(int(group.kind[number])),
-                group.row(number),
-            )
-            if codec is not None:
-                chosen.setdefault(id(codec), (codec, []))[1].append(number)
-        for codec, numbers in chosen.values():
-            yield from self._columns.decode_group(codec, group.take(np.array(numbers, np.int64)))
+    def codec_named(self, name: Name, commit_ts: int) -> Codec | None:
+        return self._columns.decoder.codec_named(name, commit_ts)
 
     def _segment(
         self, shares: Iterable[Rows], payloads: Sequence[bytes], source_bytes: int, after_ts: int, until_ts: int
@@ -144,7 +118,7 @@ class StreamDecoder:
         found = [one for rows in shares for _, one in self._named(rows, payloads)]
         return _segment_of(found, source_bytes, after_ts, until_ts)
 
-    def _named(self, rows: Rows, payloads: Sequence[bytes]) -> list[tuple[Name | None, Changes]]:
+    def _named(self, rows: Rows, payloads: Sequence[bytes]) -> list[tuple[Name, Changes]]:
         try:
             return self.named(rows)
         except (DecodeError, SchemaError) as error:
@@ -213,40 +187,24 @@ class StreamCutter(PayloadCollector):
         scanned = _scanned(self._payloads)
         found = self._decoder._named(scanned.rows, self._payloads)
         for name, changes in found:
-            if name is not None:
-                self._packer.add(name, changes, self._slots_of(changes))
-        undecoded = [(changes.order, self._slots_of(changes)) for name, changes in found if name is None]
-        if undecoded:
-            self._packer.add_undecoded(scanned.rows, undecoded)
+            self._packer.add(name, changes, self._slots_of(changes))
         self._source_bytes += scanned.source_bytes
         self._payloads, self._bytes = [], 0
         self._flush_bytes = min(FLUSH_BYTES_MAX, FLUSH_BYTES * max(1, len(found)))
 
 
 def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
-    """Return one slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and for rows
-    that are not decoded yet the errors of `StreamDecoder.decode`."""
-    parts = [unpack_blob(blob) for blob in blobs]
-    size = sum(part.source_bytes for part in parts)
-    groups = [group for part in parts for group in part.groups]
-    raws = [part.raw for part in parts if part.raw is not None]
-    if not groups and not raws:
-        return ChangeSegment(after_ts, until_ts, (), 0, size, 0)
-    stamps = [(group.commit_ts, group.start_ts, group.sequence) for group in groups]
-    orders = [*orders_of([*stamps, *(tuple(raw.column(at).to_numpy() for at in range(3)) for raw in raws)])]
-    named: dict[tuple[Name, Kind], list[OrderedGroup]] = {}
-    for group, order in zip(groups, orders, strict=False):
-        named.setdefault((group.name, group.kind), []).append(OrderedGroup(group, order))
-    found = []
-    for begin, end in _shares(groups, raws, orders):
-        for (name, _), ordered in named.items():
-            codec = decoder.codec_named(name, int(ordered[0].group.commit_ts.min()))
-            changes = changes_of(codec, ordered, begin, end)
-            found += [changes] if changes is not None else []
-        for raw, order in zip(raws, orders[len(groups) :], strict=True):
-            found += decoder.decode(_raw_rows(raw, order, begin, end))
+    """Return one slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and SchemaError
+    for a schema that does not have their tables."""
+    parts = [unpack_blob(blob, decoder.codec_named) for blob in blobs]
+    size = sum(source_bytes for _, source_bytes in parts)
+    groups: dict[tuple[Codec, Kind], list[Changes]] = {}
+    for one in ordered([one for changes, _ in parts for one in changes]):
+        groups.setdefault((one.codec, one.kind), []).append(one)
+    shares = _shares([one for group in groups.values() for one in group])
+    found = [joined(group, begin, end) for begin, end in shares for group in groups.values()]
     decoder.check_verified()
-    return _segment_of(found, size, after_ts, until_ts)
+    return _segment_of([one for one in found if one is not None], size, after_ts, until_ts)
 
 
 def _segment_of(found: Sequence[Changes], source_bytes: int, after_ts: int, until_ts: int) -> ChangeSegment:
@@ -269,31 +227,16 @@ def _scanned(payloads: Sequence[bytes]) -> Scanned:
         raise
 
 
-def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
-    """Return the undecoded rows with numbers in [begin, end)."""
-    chosen = np.flatnonzero((order >= begin) & (order < end))
-    chosen = chosen[np.argsort(order[chosen])]
-    data = raw.column("row").take(pa.array(chosen)).to_pylist()
-    sizes = np.fromiter(map(len, data), np.int64, len(data))
-    at = np.cumsum(sizes + 1) - sizes - 1
-    numbers = [raw.column(name).to_numpy()[chosen] for name in RAW_SCHEMA.names[:6]]
-    commits, starts, sequence, version, table_id, kind = numbers
-    return Rows(
-        Buffer(data, _BETWEEN), commits, starts, sequence, version, table_id, kind.astype(np.int64), at, at + sizes,
-        order[chosen], order[chosen],
-    )  # fmt: skip
-
-
-def _shares(groups: Sequence[Group], raws: Sequence[Any], orders: Sequence[Ints]) -> Iterator[tuple[int, int]]:
+def _shares(parts: Sequence[Changes]) -> Iterator[tuple[int, int]]:
     """Yield ranges of numbers, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
-    sizes = [group.sizes() for group in groups]
-    sizes += [pc.binary_length(raw.column("row")).to_numpy().astype(np.int64) for raw in raws]
+    if not parts:
+        return
     # The size of each change, in upstream's order. A change belongs to the share in which its first byte is; where the
     # number of the share changes, a range begins.
-    order = np.concatenate(orders)
+    order = np.concatenate([one.order for one in parts])
     kept = order >= 0
     in_order = np.empty(int(kept.sum()), np.int64)
-    in_order[order[kept]] = np.concatenate(sizes)[kept]
+    in_order[order[kept]] = np.concatenate(list(map(sizes, parts)))[kept]
     share = (np.cumsum(in_order) - in_order) // SHARE_BYTES_MAX
     begins = np.flatnonzero(np.diff(share, prepend=-1)).tolist()
     yield from zip(begins, [*begins[1:], len(share)], strict=True)

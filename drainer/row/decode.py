@@ -5,7 +5,7 @@ after a DDL dropped or moved their partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
@@ -17,7 +17,7 @@ from drainer.row.fast_path import Cells
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
 from drainer.row.transaction import Scanned, rows, scan
 from drainer.schema.errors import TableUnverified
-from drainer.schema.view import Relocation, SchemaView, SkipReason
+from drainer.schema.view import Relocation, SchemaView, SkipReason, TableAt
 
 # Rows that arrive after a DDL dropped their partition or moved it to another table. Not on the fast path.
 #
@@ -28,16 +28,11 @@ _log = get_logger(__name__)
 
 
 class RelocatedRows:
-    """Codecs for late rows of one table, of schema versions before one DDL."""
+    """Computes the partitions of late rows of one table, of schema versions before one DDL."""
 
-    def __init__(
-        self, table_id: int, relocation: Relocation, view: SchemaView, *, stored_generated: bool = False
-    ) -> None:
+    def __init__(self, table_id: int, relocation: Relocation) -> None:
         self._table_id = table_id
         self._relocation = relocation
-        self._view = view
-        self._stored_generated = stored_generated
-        self._codecs: dict[int | None, Codec | None] = {}
         self._warned = False
         try:
             self._locate = locator(relocation.info)
@@ -45,28 +40,14 @@ class RelocatedRows:
             self._tell(error)
             self._locate = lambda _: None
 
-    def codec(self, kind: Kind, row: bytes, commit_ts: int) -> Codec | None:
-        """The codec of the table that the row belongs to now; None: its partition was dropped. A row whose partition
-        cannot be computed stays in its table. Raises TableUnknown, and DecodeError for a damaged row."""
+    def partition(self, kind: Kind, row: bytes) -> int | None:
+        """The physical id of the row's partition; None if it cannot be computed: then the row stays in its table.
+        Raises DecodeError for a damaged row."""
         try:
-            partition = self._locate(self._values(kind, row))
+            return self._locate(self._values(kind, row))
         except PartitionUnknown as error:
             self._tell(error)
-            partition = None
-        if partition not in self._codecs:
-            at = self._view.relocated(self._table_id, self._relocation, partition, commit_ts)
-            made = None
-            if not isinstance(at, SkipReason):
-                version = self._relocation.before_version - 1
-                made = Codec(at, version, self._view, stored_generated=self._stored_generated)
-            _log.info(
-                "rows arrived after a DDL on their partition",
-                table_id=self._table_id,
-                physical_id=partition,
-                kept=bool(made),
-            )
-            self._codecs[partition] = made
-        return self._codecs[partition]
+            return None
 
     def _values(self, kind: Kind, row: bytes) -> Values:
         """The column values of a row image; an update that changes the partition is a delete and an insert."""
@@ -85,6 +66,13 @@ class RelocatedRows:
                 why=str(error),
             )
         self._warned = True
+
+
+# Identifies a codec under one view, in every process: (table id, schema_version) of the rows; of a table whose
+# partitions were moved or dropped (table id, schema_version, 0) if the rows came before, else (table id, the version
+# before which they are, their physical id).
+Name = tuple[int, ...]
+_NO_PARTITION: Final = -1  # in place of a physical id that cannot be computed
 
 
 class DecodedRow(NamedTuple):
@@ -110,8 +98,9 @@ class Decoder:
         """`stored_generated`: rows are given with their stored generated columns."""
         self.view = view
         self._stored_generated = stored_generated
-        self._codecs: dict[tuple[int, int], Codec | None] = {}
-        self._relocated: dict[tuple[int, int], dict[int, RelocatedRows | Codec | None]] = {}
+        self._codecs: dict[Name, Codec | None] = {}
+        self._relocating: set[tuple[int, int]] = set()
+        self._relocated: dict[tuple[int, int], RelocatedRows] = {}
         self._unverified: dict[int, tuple[int, int]] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
@@ -127,14 +116,53 @@ class Decoder:
             self._unverified.setdefault(table_id, (schema_version, commit_ts))
         made = None
         if self.view.relocation(table_id, schema_version, 0) is not None:
-            self._relocated[key] = {}
+            self._relocating.add(key)
         else:
-            made = self._codec(table_id, schema_version, commit_ts)
+            made = self._made(self.view.lookup(*key, commit_ts), schema_version)
         self._codecs[key] = made
         return made
 
-    def _codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
-        at = self.view.lookup(table_id, schema_version, commit_ts)
+    def relocates(self, table_id: int, schema_version: int) -> bool:
+        """Whether the partition of such rows decides of which table they are, and if they are skipped. Call it after
+        `codec`."""
+        return (table_id, schema_version) in self._relocating
+
+    def name_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Name:
+        """What `codec_named` takes for such a row. Raises DecodeError for a damaged one."""
+        relocation = self.view.relocation(table_id, schema_version, commit_ts)
+        if relocation is None:
+            return table_id, schema_version, 0
+        key = table_id, relocation.before_version
+        if key not in self._relocated:
+            self._relocated[key] = RelocatedRows(table_id, relocation)
+        partition = self._relocated[key].partition(kind, row)
+        return *key, _NO_PARTITION if partition is None else partition
+
+    def codec_named(self, name: Name, commit_ts: int) -> Codec | None:
+        """The codec of rows of this name; None if they are skipped. Raises as `codec`."""
+        if len(name) == 2:
+            return self.codec(*name, commit_ts)
+        if name not in self._codecs:
+            self._codecs[name] = self._relocated_codec(name, commit_ts)
+        return self._codecs[name]
+
+    def _relocated_codec(self, name: Name, commit_ts: int) -> Codec | None:
+        """The codec of the table that rows of a partition belong to now."""
+        table_id, version, physical_id = name
+        if not physical_id:
+            return self._made(self.view.lookup(table_id, version, commit_ts), version)
+        relocation = next(one for one in self.view.relocations[table_id] if one.before_version == version)
+        partition = None if physical_id == _NO_PARTITION else physical_id
+        made = self._made(self.view.relocated(table_id, relocation, partition, commit_ts), version - 1)
+        _log.info(
+            "rows arrived after a DDL on their partition",
+            table_id=table_id,
+            physical_id=partition,
+            kept=made is not None,
+        )
+        return made
+
+    def _made(self, at: TableAt | SkipReason, schema_version: int) -> Codec | None:
         if isinstance(at, SkipReason):
             return None
         return Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
@@ -147,27 +175,12 @@ class Decoder:
             tables = tuple(sorted(self._unverified))
             raise TableUnverified(table_ids=tables, schema_version=version, commit_ts=commit_ts)
 
-    @property
-    def has_relocated_rows(self) -> bool:
-        """Whether rows were decoded whose partition decides if they are skipped (`codec_of_row`)."""
-        return bool(self._relocated)
-
     def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
         """Like `codec`, also for rows whose partition was moved or dropped."""
         found = self.codec(table_id, schema_version, commit_ts)
-        relocated = self._relocated.get((table_id, schema_version)) if found is None else None
-        if relocated is None:
+        if found is not None or not self.relocates(table_id, schema_version):
             return found
-        relocation = self.view.relocation(table_id, schema_version, commit_ts)
-        version = 0 if relocation is None else relocation.before_version
-        if version not in relocated:
-            relocated[version] = (
-                self._codec(table_id, schema_version, commit_ts)
-                if relocation is None
-                else RelocatedRows(table_id, relocation, self.view, stored_generated=self._stored_generated)
-            )
-        rows = relocated[version]
-        return rows.codec(kind, row, commit_ts) if isinstance(rows, RelocatedRows) else rows
+        return self.codec_named(self.name_of_row(table_id, schema_version, commit_ts, kind, row), commit_ts)
 
     def rows(
         self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec

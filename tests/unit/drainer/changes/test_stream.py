@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes import stream
-from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, orders_of, unpack_blob, unpack_streams
+from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, ordered, unpack_blob, unpack_streams
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.slot_blob import BlobError
@@ -34,7 +34,7 @@ from tests.unit.drainer.changes.test_segment import histories
 
 FIRST = table([("id", INT), ("v", INT)], handle="id", table_id=100, name="first")
 SECOND = table([("id", INT)], table_id=101, name="second")  # without a key
-# Rows of FIRST show by their values which table they are of, so they travel undecoded.
+# Rows of FIRST show by their values which table they are of.
 RELOCATED = replace(
     view_of(FIRST, SECOND),
     relocations={FIRST.id: (Relocation(9, FIRST, 1 << 62),)},
@@ -161,7 +161,7 @@ def unpack_streams_of(blob: bytes) -> list[memoryview]:
     return unpack_streams(blob, _HEAD, CHANGES_BLOB, lambda one: one)[1]
 
 
-def test_undecoded_rows_of_several_runs_share_blob() -> None:
+def test_relocated_rows_of_several_runs_share_blob() -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
     cutter = StreamDecoder(RELOCATED).cutter(2, by_parity)
     for begin in range(0, 9, 3):
@@ -209,7 +209,8 @@ def test_source_bytes_of_several_runs_equal_those_of_one() -> None:
     for begin in range(0, 9, 4):
         runs.add_in_order(payloads[begin : begin + 4], stream.FLUSH_BYTES)
     together.add_all(payloads)
-    found, wanted = ([unpack_blob(blob).source_bytes for blob in cutter.cut().values()] for cutter in (runs, together))
+    named = StreamDecoder(view_of(FIRST)).codec_named
+    found, wanted = ([unpack_blob(blob, named)[1] for blob in cutter.cut().values()] for cutter in (runs, together))
     assert len(found) == 2
     assert found == wanted == [sum(map(len, payloads)), 0]
 
@@ -327,8 +328,7 @@ def test_relocated_rows_are_decoded_for_their_table() -> None:
     assert len(found) == 3
 
 
-def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that say themselves which table they are of travel as they are; others, between them, as columns."""
+def test_relocated_and_other_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [(FIRST, put(n, n)) if n % 2 else (SECOND, ("insert", {}, {1: n})) for n in range(20)]
     payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     blobs: list[bytes] = []
@@ -336,8 +336,6 @@ def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -
         cutter = StreamDecoder(RELOCATED).cutter(1, by_parity)
         cutter.add_all(share[::-1])
         blobs += cutter.cut().values()
-    parts = [unpack_blob(blob) for blob in blobs]
-    assert all(part.raw is not None and part.groups for part in parts)
     for limit in (1 << 20, 40):
         monkeypatch.setattr(stream, "SHARE_BYTES_MAX", limit)
         merged = merge(StreamDecoder(RELOCATED), blobs, 0, 1)
@@ -348,7 +346,7 @@ def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -
 def test_merged_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
     blob = blob_of(FIRST, payloads)
-    monkeypatch.setattr(StreamDecoder, "decode", None)
+    monkeypatch.setattr(StreamDecoder, "named", None)
     assert listed(merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)) == expected(view_of(FIRST), payloads)
 
 
@@ -443,15 +441,14 @@ STAMP = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))  # co
 def test_each_change_of_several_pumps_is_ordered_once(groups: list[list[tuple[int, int, int]]]) -> None:
     """Transactions with one commit_ts are told apart by their start_ts: TiDB's may share it, where they commit
     asynchronously."""
-    stamps = [
-        (
-            np.array([one[0] for one in group], np.uint64),
-            np.array([one[1] for one in group], np.uint64),
-            np.array([one[2] for one in group], np.int64),
-        )
-        for group in groups
-    ]
-    found = list(orders_of(stamps))
+    codec = Decoder(view_of(FIRST)).codec(FIRST.id, 1, 0)
+    assert codec is not None
+    parts = []
+    for group in groups:
+        commit_ts, start_ts, sequence = np.array(group, np.int64).reshape(-1, 3).T
+        stamps = commit_ts.astype(np.uint64), start_ts.astype(np.uint64), sequence
+        parts.append(Changes(codec, Kind.INSERT, *stamps, sequence, None, None))
+    found = [one.order for one in ordered(parts)]
     by_number: dict[int, tuple[int, int, int]] = {}
     for group, order in zip(groups, found, strict=True):
         assert len(group) == len(order)

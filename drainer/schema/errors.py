@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from binlog.errors import BinlogError
 
 
@@ -63,19 +65,34 @@ class JobMissing(SchemaError):
         )
 
 
-class UnknownColumn(SchemaError):
-    """A row carries a column id that the table's current TableInfo does not have (see unknown_column.py)."""
+class _OfColumn(SchemaError):
+    """An error of a column of a row. `text`: with the names of the fields in braces."""
+
+    text: ClassVar[str] = "column id {column_id} of table id {table_id} (row of commit_ts {commit_ts})"
 
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
-        super().__init__(
-            f"column id {column_id} of table id {table_id} (row of commit_ts {commit_ts}, schema version "
-            f"{schema_version}) is in no known TableInfo: a DDL on this table is running, or its job has not been read "
-            "yet"
-        )
-        self.table_id = table_id
-        self.column_id = column_id
-        self.schema_version = schema_version
-        self.commit_ts = commit_ts
+        self.table_id, self.column_id = table_id, column_id
+        self.schema_version, self.commit_ts = schema_version, commit_ts
+        super().__init__(self.text.format_map(vars(self)))
+
+
+class UnknownColumn(_OfColumn):
+    """A row carries a column id that the table's current TableInfo does not have (see unknown_column.py)."""
+
+    text = (
+        "column id {column_id} of table id {table_id} (row of commit_ts {commit_ts}, schema version {schema_version}) "
+        "is in no known TableInfo: a DDL on this table is running, or its job has not been read yet"
+    )
+
+
+class ColumnGoing(_OfColumn):
+    """An update lacks a column that a pending job drops. The job must run first: the row has no key and is matched by
+    all its columns."""
+
+    text = (
+        "column id {column_id} of table id {table_id} is missing in an updated row of commit_ts {commit_ts}, schema "
+        "version {schema_version}: a DDL that drops it must run first"
+    )
 
 
 class TableUnverified(SchemaError):
@@ -89,20 +106,5 @@ class TableUnverified(SchemaError):
             f"{commit_ts}, schema version {schema_version})"
         )
         self.table_ids = table_ids
-        self.schema_version = schema_version
-        self.commit_ts = commit_ts
-
-
-class ColumnGoing(SchemaError):
-    """An update lacks a column that a pending job drops. The job must run first: the row has no key and is matched by
-    all its columns."""
-
-    def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
-        super().__init__(
-            f"column id {column_id} of table id {table_id} is missing in an updated row of commit_ts {commit_ts}, "
-            f"schema version {schema_version}: a DDL that drops it must run first"
-        )
-        self.table_id = table_id
-        self.column_id = column_id
         self.schema_version = schema_version
         self.commit_ts = commit_ts

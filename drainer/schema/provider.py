@@ -26,7 +26,7 @@ from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, SnapshotUnusable
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.schema.unknown_column import ColumnResult, unknown_column, unknown_until
+from drainer.schema.unknown_column import guessed
 
 # Detects a running DDL that the job history does not show yet. Pure.
 #
@@ -225,21 +225,22 @@ class SchemaProvider:
         """Handle an unknown column id found by a decoder. True: decode again with `schema.view()`, the column may be
         skipped or its DDL is known; False: the row must wait, call again after a pause."""
         try:
+            # The table first, the history after it: then a column that is missing in the table was added and dropped by
+            # jobs that the history contains, or its DDL was rolled back.
             fresh = await self._current_table(error.table_id)
             if await self._refresh(None):
                 return True
         except HistoryUnavailable as unavailable:
             self._outage.failed(error=str(unavailable))
             return False
-        schema = self.schema
-        job = schema.job_that_publishes(error.table_id, error.column_id)
-        result = unknown_until(job) if job else unknown_column(fresh, error.column_id)
-        if result is ColumnResult.WAIT:
-            return False
-        if job is not None and result is ColumnResult.RUN_FIRST:
-            schema.bring_forward(job, error.schema_version)
-            return True
-        schema.skip_column(error.table_id, error.column_id, error.schema_version)
+        column = fresh.columns_by_id.get(error.column_id) if fresh is not None else None
+        job = self.schema.job_that_publishes(error.table_id, error.column_id)
+        if job is None and column is not None and column.is_public:
+            return False  # the job has just finished, and is not listed yet
+        if job is not None and guessed(job):
+            self.schema.bring_forward(job, error.schema_version)
+        else:
+            self.schema.skip_column(error.table_id, error.column_id, error.schema_version)
         return True
 
     async def verify(self, error: TableUnverified) -> bool:

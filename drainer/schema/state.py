@@ -22,9 +22,8 @@ from drainer.schema.catalog import Catalog, put_last
 from drainer.schema.filter import is_mark_table
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
-from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl
-from drainer.schema.unknown_column import DROPS, guessed, job_that_publishes, public_version, upcoming_columns
+from drainer.schema.unknown_column import DROPS, guessed, public_version, upcoming_columns
 from drainer.schema.view import MarkTables, SchemaView
 
 # Unique keys that TiDB no longer enforces because a running job drops them (correctness rule 12). Pure.
@@ -51,79 +50,6 @@ def dropped_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False
 
 def _never_null(table: TableInfo, index: IndexInfo) -> bool:
     return index.primary or all(column.is_not_null for column in table.index_columns(index))
-
-
-def unenforced_from(pending: Iterable[Job], catalog: Catalog) -> int | None:
-    """The least start_ts of the pending jobs from whose start TiDB may not enforce a unique key of the catalog, updates
-    may lack a column, or the version in which rows need the job is not recorded. None: there is no such job."""
-    starts = [
-        job.start_ts
-        for job in pending
-        if (job.type in _DROPS_KEYS and (_dropped_keys_of(job, catalog) or lost_columns(job, catalog) or guessed(job)))
-        or _frees_values(job, catalog)
-    ]
-    return min(starts, default=None)
-
-
-def _frees_values(job: Job, catalog: Catalog) -> bool:
-    """Whether a job drops a partition of a table with a unique key beside the primary key: rows that are written before
-    the DDL's binlog may have the values of rows in that partition."""
-    at = catalog.tables.get(job.table_id) if job.type == ActionType.DROP_TABLE_PARTITION else None
-    return at is not None and any(not index.primary for index in at.current.unique_indexes())
-
-
-def lost_columns(job: Job, catalog: Catalog) -> frozenset[int]:
-    """Ids of the columns of the catalog's table that a job drops."""
-    at = catalog.tables.get(job.table_id)
-    if at is None or job.table_info is None or job.type not in _DROPS_COLUMNS:
-        return frozenset()
-    return frozenset(at.current.columns_by_id) - frozenset(job.table_info.columns_by_id)
-
-
-def columns_being_dropped(pending: Iterable[Job], catalog: Catalog) -> frozenset[tuple[int, int]]:
-    """(table id, column id) of every column that pending jobs drop."""
-    return frozenset((job.table_id, column_id) for job in pending for column_id in lost_columns(job, catalog))
-
-
-def fold_key_drop(pending: Iterable[Job], catalog: Catalog) -> Job | None:
-    """The pending job with the least start_ts that drops a key usable as fold key (rule 9). From its start on two rows
-    may have the same key value, and a REPLACE would delete the one that the batch does not write: the job must run
-    before the first row after its start_ts."""
-    found = []
-    tables: set[int] = set()
-    for job in pending:
-        first = job.table_id not in tables
-        tables.add(job.table_id)
-        if first and job.type in _MAY_RUN_EARLY and _dropped_keys_of(job, catalog, fold_only=True):
-            found.append(job)
-    return min(found, key=lambda job: job.start_ts, default=None)
-
-
-def job_that_drops(
-    pending: Iterable[Job], catalog: Catalog, rules: Rules, *, schema: str, table: str, key: str
-) -> Job | None:
-    """The pending job that drops this unique key of the destination's table. It may run before rows of older versions:
-    they get defaults in the columns that it adds, and are cast where it changes a type. None where there is no such
-    job, or where another job of the table has to run before it."""
-    seen: set[int] = set()
-    for job in pending:
-        at = catalog.tables.get(job.table_id)
-        names = rules.name(at.schema, at.name) if at is not None else ("", "")
-        if job.table_id in seen or (names[0].lower(), names[1].lower()) != (schema.lower(), table.lower()):
-            continue
-        if job.type == ActionType.DROP_TABLE_PARTITION:
-            return job  # the conflicting key may be in a partition that the job drops
-        if job.type in _DROPS_KEYS and key.lower() in _dropped_keys_of(job, catalog):
-            return job
-        seen.add(job.table_id)  # of several tables with this name each has its own jobs
-    return None
-
-
-def _dropped_keys_of(job: Job, catalog: Catalog, *, fold_only: bool = False) -> frozenset[str]:
-    at = catalog.tables.get(job.table_id)
-    if at is None or job.table_info is None:
-        return frozenset()
-    return dropped_keys(at.current, job.table_info, fold_only=fold_only)
 
 
 # Qualifies the source table of CREATE TABLE a.t LIKE s, which upstream resolved in its session's database. Pure.
@@ -277,29 +203,82 @@ class Schema:
         return self._history.get(self._pending[0][1])
 
     def job_that_publishes(self, table_id: int, column_id: int) -> Job | None:
-        """The pending job that makes this column public."""
-        return job_that_publishes(self._pending_jobs(), table_id, column_id)
+        """The first pending job, in version order, after which the table has the column."""
+        for job in self._pending_jobs():
+            info = job.table_info
+            column = info.columns_by_id.get(column_id) if info is not None and info.id == table_id else None
+            if column is not None and column.is_public:
+                return job
+        return None
 
     def job_that_drops_column(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that drops this column."""
         jobs = (job for job in self._pending_jobs() if job.table_id == table_id)
-        return next((job for job in jobs if column_id in lost_columns(job, self.catalog)), None)
+        return next((job for job in jobs if column_id in self._lost_columns(job)), None)
 
     @property
     def unenforced_from(self) -> int | None:
-        """From this ts on TiDB may not enforce every unique key that the destination has; None: no such job."""
-        return unenforced_from(self._pending_jobs(), self.catalog)
+        """The least start_ts of the pending jobs from whose start TiDB may not enforce a unique key that the
+        destination has, updates may lack a column, or the version in which rows need the job is not recorded. None:
+        there is no such job."""
+        starts = [
+            job.start_ts
+            for job in self._pending_jobs()
+            if (job.type in _DROPS_KEYS and (self._dropped_keys(job) or self._lost_columns(job) or guessed(job)))
+            or self._frees_values(job)
+        ]
+        return min(starts, default=None)
 
     @property
     def fold_key_drop(self) -> Job | None:
-        """The pending job that drops a fold key and must run before the first row after its start_ts."""
-        return fold_key_drop(self._pending_jobs(), self.catalog)
+        """The pending job with the least start_ts that drops a key usable as fold key (rule 9). From its start on two
+        rows may have the same key value, and a REPLACE would delete the one that the batch does not write: the job must
+        run before the first row after its start_ts."""
+        found = []
+        tables: set[int] = set()
+        for job in self._pending_jobs():
+            first = job.table_id not in tables
+            tables.add(job.table_id)
+            if first and job.type in _MAY_RUN_EARLY and self._dropped_keys(job, fold_only=True):
+                found.append(job)
+        return min(found, key=lambda job: job.start_ts, default=None)
 
     def job_that_drops(self, *, schema: str, table: str, key: str) -> Job | None:
-        """The pending job that drops this unique key and may be brought forward."""
-        return job_that_drops(
-            self._pending_jobs(), self.catalog, self.policy.rules, schema=schema, table=table, key=key
-        )
+        """The pending job that drops this unique key of the destination's table. It may run before rows of older
+        versions: they get defaults in the columns that it adds, and are cast where it changes a type. None where there
+        is no such job, or where another job of the table has to run before it."""
+        seen: set[int] = set()
+        for job in self._pending_jobs():
+            at = self.catalog.tables.get(job.table_id)
+            names = self.policy.rules.name(at.schema, at.name) if at is not None else ("", "")
+            if job.table_id in seen or (names[0].lower(), names[1].lower()) != (schema.lower(), table.lower()):
+                continue
+            if job.type == ActionType.DROP_TABLE_PARTITION:
+                return job  # the conflicting key may be in a partition that the job drops
+            if job.type in _DROPS_KEYS and key.lower() in self._dropped_keys(job):
+                return job
+            seen.add(job.table_id)  # of several tables with this name each has its own jobs
+        return None
+
+    def _dropped_keys(self, job: Job, *, fold_only: bool = False) -> frozenset[str]:
+        """As `dropped_keys`, of the catalog's table."""
+        at = self.catalog.tables.get(job.table_id)
+        if at is None or job.table_info is None:
+            return frozenset()
+        return dropped_keys(at.current, job.table_info, fold_only=fold_only)
+
+    def _lost_columns(self, job: Job) -> frozenset[int]:
+        """Ids of the columns of the catalog's table that a job drops."""
+        at = self.catalog.tables.get(job.table_id)
+        if at is None or job.table_info is None or job.type not in _DROPS_COLUMNS:
+            return frozenset()
+        return frozenset(at.current.columns_by_id) - frozenset(job.table_info.columns_by_id)
+
+    def _frees_values(self, job: Job) -> bool:
+        """Whether a job drops a partition of a table with a unique key beside the primary key: rows that are written
+        before the DDL's binlog may have the values of rows in that partition."""
+        at = self.catalog.tables.get(job.table_id) if job.type == ActionType.DROP_TABLE_PARTITION else None
+        return at is not None and any(not index.primary for index in at.current.unique_indexes())
 
     def _pending_jobs(self) -> Iterator[Job]:
         """The pending jobs by the schema version that needs them."""
@@ -373,6 +352,8 @@ class Schema:
             due = self._pending[0][0] if self._pending else 0
             unknown_columns = None if self._complete else dict(self._unknown_columns)
             relocations, relocated_ids = dict(self.catalog.relocations), dict(self.catalog.relocated_ids)
+            running = [*islice(self._pending_jobs(), RUNNING_JOBS_MAX)]
+            lost = frozenset((job.table_id, column_id) for job in running for column_id in self._lost_columns(job))
             known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
             self._view = SchemaView(
                 tables,
@@ -384,10 +365,8 @@ class Schema:
                 relocated_ids,
                 known,
                 verified,
-                columns_being_dropped=columns_being_dropped(
-                    islice(self._pending_jobs(), RUNNING_JOBS_MAX), self.catalog
-                ),
-                upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self.catalog),
+                columns_being_dropped=lost,
+                upcoming_columns=upcoming_columns(running, self.catalog),
                 ignored_kinds=ignored_kinds,
                 marks=self._marks(),
             )

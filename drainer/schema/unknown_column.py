@@ -1,4 +1,7 @@
-"""Decides what to do with a row that has a column id in no known TableInfo: skip the column, wait, or run a DDL. Pure.
+"""The schema versions in which jobs make columns public, as far as they are recorded. Pure.
+
+They decide what is done with a row that has a column id in no known TableInfo (SchemaProvider.resolve_column): the
+column is skipped, the row waits, or a DDL runs first.
 
 A status port does not list a job before it has finished. A row with an unknown column id therefore belongs either to a
 running DDL (the column is not public yet: it holds its default, which the DDL will fill in downstream as well), or to
@@ -11,14 +14,13 @@ dropped ones in later ones; only the last of these is the job's. Rows in between
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Mapping, Sequence
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.default import missing_value
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.table import ColumnInfo
 
 from drainer.schema.catalog import Catalog
 from drainer.schema.view import UpcomingColumn, retyped
@@ -37,42 +39,9 @@ DROP_STEPS = 3
 DROP_PARTITION_STEPS = 2
 
 
-class ColumnResult(Enum):
-    """LEAVE_OUT: decode without the column. WAIT: end the batch before the row and read the history again. RUN_FIRST:
-    the known job that makes the column public must run before the row."""
-
-    LEAVE_OUT = "leave out"
-    WAIT = "wait"
-    RUN_FIRST = "run first"
-
-
-def unknown_column(fresh: TableInfo | None, column_id: int) -> ColumnResult:
-    """`fresh`: the table at the status port (`/schema?table_id=N`), None if it was dropped.
-
-    Read the table first and the history after it: then a column that is missing in `fresh` was added and dropped by
-    jobs that the history contains, or its DDL was rolled back.
-    """
-    if fresh is None:
-        return ColumnResult.LEAVE_OUT
-    column = fresh.columns_by_id.get(column_id)
-    return ColumnResult.WAIT if column is not None and column.is_public else ColumnResult.LEAVE_OUT
-
-
-def job_that_publishes(pending: Iterable[Job], table_id: int, column_id: int) -> Job | None:
-    """The first of these jobs, in version order, after which the table has the column."""
-    for job in pending:
-        info = job.table_info
-        if info is not None and info.id == table_id:
-            column = info.columns_by_id.get(column_id)
-            if column is not None and column.is_public:
-                return job
-    return None
-
-
-def upcoming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, int], UpcomingColumn]:
-    """(table id, column id) of columns that pending jobs make public in a schema version that is only estimated. A row
-    with another value in such a column than before the job shows that the job must have run."""
-    jobs = list(pending)
+def upcoming_columns(jobs: Sequence[Job], catalog: Catalog) -> dict[tuple[int, int], UpcomingColumn]:
+    """(table id, column id) of columns that pending `jobs` make public in a schema version that is only estimated. A
+    row with another value in such a column than before the job shows that the job must have run."""
     tables = {job.table_info.id for job in jobs if job.table_info is not None and guessed(job)}
     before = {i: at.info for i in tables if (at := catalog.locate(i)) is not None}
     found: dict[tuple[int, int], UpcomingColumn] = {}
@@ -95,11 +64,6 @@ def _default(column: ColumnInfo) -> Datum:
         return missing_value(column)
     except DecodeError:
         return None
-
-
-def unknown_until(job: Job) -> ColumnResult:
-    """The result where pending `job` makes the column public and the row is of a version that does not need it yet."""
-    return ColumnResult.RUN_FIRST if guessed(job) else ColumnResult.LEAVE_OUT
 
 
 def guessed(job: Job) -> bool:

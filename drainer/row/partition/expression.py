@@ -6,22 +6,19 @@ NULL.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from binlog.errors import BinlogError
 from binlog.tidb.time import Civil, parse_datetime, unpack
 
+from drainer.ddl.lexer import Token, tokens
+
 # A column's value as an expression sees it: a whole number, a point in time, or a duration's nanoseconds.
 Value: TypeAlias = "int | Civil | Duration | None"
 Columns: TypeAlias = "Mapping[str, Value]"
 Node: TypeAlias = "Callable[[Columns], Value]"
 
-_TOKEN: Final = re.compile(
-    r""
-    r"\s*(?:(?P<name>`(?:[^`]|``)+`|[A-Za-z_][\w$]*)|(?P<number>\d+)|(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<sign>[-+*/%(),.]))"
-)
 _DAY_S: Final = 86_400
 _EPOCH_DAYS: Final = 719_528  # TO_DAYS('1970-01-01')
 
@@ -123,15 +120,7 @@ def parse_expression(text: str) -> Node:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens: list[tuple[str, str]] = []
-        at = 0
-        while at < len(text.rstrip()):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise self._unreadable(text[at : at + 20])
-            self._tokens.append((found.lastgroup or "", found.group(found.lastgroup or 0)))
-            at = found.end()
-        self._tokens.append(("end", ""))
+        self._tokens = [*tokens(text), Token("end", "", len(text), len(text))]
         self._at = 0
 
     def _unreadable(self, what: str) -> ExpressionUnreadable:
@@ -139,30 +128,31 @@ class _Parser:
 
     def whole(self) -> Node:
         node = self._binary(1)
-        if self._peek()[0] != "end":
-            raise self._unreadable(self._peek()[1])
+        if self._token.kind != "end":
+            raise self._unreadable(self._token.value)
         return node
 
-    def _peek(self) -> tuple[str, str]:
+    @property
+    def _token(self) -> Token:
         return self._tokens[self._at]
 
-    def _next(self) -> tuple[str, str]:
+    def _next(self) -> Token:
         self._at += 1
         return self._tokens[self._at - 1]
 
     def _skip(self, word: str) -> bool:
-        if self._peek()[1].lower() != word:
+        if self._token.kind == "name" or self._token.value.lower() != word:
             return False
         self._at += 1
         return True
 
     def _expect(self, word: str) -> None:
         if not self._skip(word):
-            raise self._unreadable(self._peek()[1])
+            raise self._unreadable(self._token.value)
 
     def _binary(self, level: int) -> Node:
         left = self._unary()
-        while (rule := _BINARY.get(self._peek()[1].lower())) is not None and rule[0] >= level:
+        while (rule := _BINARY.get(self._token.value.lower())) is not None and rule[0] >= level:
             self._at += 1
             left = _joined(rule[1], left, self._binary(rule[0] + 1))
         return left
@@ -176,29 +166,30 @@ class _Parser:
         return self._primary()
 
     def _primary(self) -> Node:
-        kind, word = self._next()
-        if kind == "number":
+        token = self._next()
+        word = token.value
+        if token.kind == "word" and word.isdecimal():
             number = int(word)
             return lambda _: number
-        if kind == "text":
+        if token.kind == "text":
             when = unpack(parse_datetime(word[1:-1]))
             return lambda _: when
-        if word == "(":
+        if token.kind == "mark" and word == "(":
             node = self._binary(1)
             self._expect(")")
             return node
-        if kind != "name":
+        if not token.is_name:
             raise self._unreadable(word)
-        if not word.startswith("`") and self._skip("("):
+        if token.kind == "word" and self._skip("("):
             return self._call(word.lower())
         while self._skip("."):  # a qualified name
-            word = self._next()[1]
-        name = word.strip("`").replace("``", "`").lower()
+            word = self._next().value
+        name = word.lower()
         return lambda columns: columns[name]
 
     def _call(self, name: str) -> Node:
         if name == "extract":
-            unit = _UNITS.get(self._next()[1].lower())
+            unit = _UNITS.get(self._next().value.lower())
             self._expect("from")
             node = self._binary(1)
             self._expect(")")

@@ -148,14 +148,15 @@ class TableEncoder(ABC):
 
 class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
-    Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
-    `_behind_image` returns. `fragment`: returns that of a column. `mark`: "handle" or "claim" if the message has only
-    the handle key, else what an encoder tells its documents apart by. `_has_old`: updates have the old image."""
+    Columns of `Rows.build`: what `_before_image` returns (the time, the commit_ts, the claim), the new image (for
+    deletes the old one), and what `_behind_image` returns. `fragment`: returns that of a column. `mark`: "handle" or
+    "claim" if the message has only the handle key, else what an encoder tells its documents apart by. `_has_old`:
+    updates have the old image."""
 
     TIME: Final = Slot(0)
     COMMIT: Final = Slot(1)
     CLAIM: Final = Slot(2)
-    FIRST_VALUE: Final = 3
+    FIRST_VALUE = 3
     _has_old = True
 
     def __init__(self, table: Table, options: ProtocolOptions, fragment: Callable[[ColumnType], Fragment]) -> None:
@@ -170,23 +171,24 @@ class DocumentTable(TableEncoder):
         if not len(changes):
             return []
         image = fragments_of(changes, changes.image, self._values, column_indexes)
-        columns = [
-            numbers(changes.commit_ts >> np.uint64(18)),
-            numbers(changes.commit_ts),
-            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
-            *image,
-            *self._behind_image(changes, column_indexes, image),
-        ]
+        before, behind = self._before_image(changes, claims), self._behind_image(changes, column_indexes, image)
         key = changes.kind, column_indexes, mark
         document = self._documents.get(key)
         if document is None:
             document = self._documents[key] = Rows(self._parts(*key))
-        documents = compressed(document.build(columns), self._compression)
-        return [EncodedColumns(self._keys(image, len(changes)), documents, changes.commit_ts)]
+        documents = compressed(document.build([*before, *image, *behind]), self._compression)
+        return [EncodedColumns(self._keys(changes, image, mark, claims), documents, changes.commit_ts)]
 
-    def _keys(self, image: list[Any], count: int) -> Any:
-        """Return the keys of messages. `image`: that of all columns, if messages have keys."""
-        return null_column(count)
+    def _keys(self, changes: RowChanges, image: list[Any], mark: str, claims: Sequence[str] | None) -> Any:
+        """Return the keys of messages."""
+        return null_column(len(changes))
+
+    def _before_image(self, changes: RowChanges, claims: Sequence[str] | None) -> list[Any]:
+        return [
+            numbers(changes.commit_ts >> np.uint64(18)),
+            numbers(changes.commit_ts),
+            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
+        ]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
         mark = "handle" if claims is None else "claim"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from binlog.cluster.tso import physical_ms
@@ -71,8 +72,8 @@ class DebeziumTable(DocumentTable):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all, _READ if changes.are_read else "")
 
-    def _keys(self, image: list[Any], count: int) -> Any:
-        columns = [constant(b"}", count), *(image[index] for index in self._table.handle)]
+    def _keys(self, changes: RowChanges, image: list[Any], mark: str, claims: Sequence[str] | None) -> Any:
+        columns = [constant(b"}", len(changes)), *(image[index] for index in self._table.handle)]
         return compressed(self._key.build(columns), self._compression)
 
     def _member(self, index: int, slot: int) -> Parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import tzinfo
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,16 +18,16 @@ from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, take_rows
+from drainer.protocol.encoded_columns import EncodedColumns, large_binary, take_rows
 from drainer.protocol.encoder import Ddl, Encoder, Message
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, numbers, old_fragments
+from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, numbers
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
 from drainer.protocol.open.framing import frame, single
 from drainer.protocol.open.quote import quote
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.row_messages import TableEncoder
+from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.partition.locate import PartitionUnknown, locator
@@ -185,67 +186,46 @@ def _differ(left: Any, right: Any) -> Any:
 # The most bytes of decoded values that are encoded at a time. A byte may become six bytes of JSON, several copies of
 # which are in memory.
 PIECE_BYTES: Final = 16 << 20
-_WHOLE: Final = b',"t":1}'
-_HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
 
 
-class OpenTableEncoder(TableEncoder):
-    """See drainer.protocol.row_messages.TableEncoder. Columns
-    of `Rows.build`: the new image (for deletes the old one), then, for an update, the old image, or the text of its
-    values that changed."""
+class OpenTableEncoder(DocumentTable):
+    """See drainer.protocol.row_messages.TableEncoder. Behind the image of an update is the old image, or the text of
+    its values that changed."""
 
     BY_NAME = True
+    FIRST_VALUE = 0
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        super().__init__(table, options)
+        super().__init__(table, options, partial(values_of, zone=options.zone))
         self._options = options
+        self._has_old = options.output_old_value
         self._heads = [head_of(column) for column in table.columns]
         self._quoted = [is_quoted(column.column_type) for column in table.columns]
-        self._values = [values_of(column.column_type, options.zone) for column in table.columns]
-        self._documents: dict[tuple[str, tuple[int, ...]], Rows] = {}
-        self._names = _names(table.schema, table.name).encode()
+        self._location = _names(table.schema, table.name).encode()
         self._row_ids = row_ids(table)
         self._partition_ids = partition_ids(table)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
         column_indexes = self._handle(changes) if delete_handle else self._all
-        return [self._columns(piece, column_indexes, _WHOLE) for piece in _pieces(changes) if len(piece)]
+        return [part for piece in _pieces(changes) for part in self._encode(piece, column_indexes)]
 
-    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedColumns]:
-        end: Any = _HANDLE_ONLY
-        if claims is not None:
-            end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
-        column_indexes = self._handle(changes)
-        return [self._columns(changes, column_indexes, end)] if len(changes) else []
+    def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
+        name, count = "d" if kind is Kind.DELETE else "u", len(column_indexes)
+        old: Parts = [',"p":{', *self._members(column_indexes, count), "}"]
+        if kind is not Kind.UPDATE or not self._has_old:
+            old = []
+        elif self._options.only_output_updated_columns:
+            old = [Slot(count)]
+        return [f'{{"{name}":{{', *self._members(column_indexes, 0), "}", *old, "}"]
 
-    def _columns(self, changes: RowChanges, column_indexes: tuple[int, ...], key_end: Any) -> EncodedColumns:
-        values = compressed(self._documents_of(changes, column_indexes), self._compression)
-        return EncodedColumns(self._keys(changes, key_end), values, changes.commit_ts)
+    def _before_image(self, changes: RowChanges, claims: Sequence[str] | None) -> list[Any]:
+        return []
 
-    def _documents_of(self, changes: RowChanges, column_indexes: tuple[int, ...]) -> Any:
-        image = fragments_of(changes, changes.image, self._values, column_indexes)
-        if changes.kind is not Kind.UPDATE or not self._options.output_old_value:
-            return self._document("d" if changes.kind is Kind.DELETE else "u", column_indexes).build(image)
-        if self._options.only_output_updated_columns:
-            changed = self._changed(changes, column_indexes)
-            return self._document("changed", column_indexes).build([*image, changed])
-        old = old_fragments(changes, self._values, column_indexes, image)
-        return self._document("p", column_indexes).build([*image, *old])
-
-    def _document(self, form: str, column_indexes: tuple[int, ...]) -> Rows:
-        """Return the compiled document. `form`: "d" or "u" with one image, "p" with both, or "changed"."""
-        found = self._documents.get((form, column_indexes))
-        if found is None:
-            count = len(column_indexes)
-            name = "d" if form == "d" else "u"
-            parts: list[str | Slot] = [f'{{"{name}":{{', *self._members(column_indexes, 0), "}"]
-            if form == "p":
-                parts += [',"p":{', *self._members(column_indexes, count), "}"]
-            elif form == "changed":
-                parts.append(Slot(count))
-            found = self._documents[form, column_indexes] = Rows([*parts, "}"])
-        return found
+    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
+        if changes.kind is Kind.UPDATE and self._has_old and self._options.only_output_updated_columns:
+            return [self._changed(changes, column_indexes)]
+        return super()._behind_image(changes, column_indexes, image)
 
     def _member(self, index: int, slot: int) -> Parts:
         return [self._heads[index], Slot(slot, quoted=self._quoted[index]), "}"]
@@ -266,12 +246,15 @@ class OpenTableEncoder(TableEncoder):
         some = pc.binary_join_element_wise(b',"p":{', pc.binary_slice(members, 0, -1), b"}", b"")
         return pc.if_else(pc.equal(pc.binary_length(members), 0), b"", some)
 
-    def _keys(self, changes: RowChanges, end: Any) -> Any:
-        parts: list[Any] = [b'{"ts":', numbers(changes.commit_ts), self._names]
+    def _keys(self, changes: RowChanges, image: list[Any], mark: str, claims: Sequence[str] | None) -> Any:
+        parts: list[Any] = [b'{"ts":', numbers(changes.commit_ts), self._location]
         if self._row_ids is not None:
             parts.append(member(b"rid", self._row_ids(changes.image), omitted=0))
         if self._partition_ids is not None:
             parts.append(member(b"ptn", self._partition_ids(changes.image), omitted=None))
+        end: Any = b',"t":1,"ohk":true}' if mark else b',"t":1}'
+        if claims is not None:
+            end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
         return large_binary(pc.binary_join_element_wise(*parts, end, b""))
 
 

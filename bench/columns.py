@@ -21,7 +21,7 @@ from bench.rowcodec import SBTEST, WIDE, binlogs, least_us, sbtest_row, wide_row
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.schema.table_versions import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -48,9 +48,7 @@ def wide_binlogs(count: int, rows_each: int) -> list[bytes]:
 
 
 def fold(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(decoder)
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return decoder.segment(payloads, 0, 1)
 
 
 def cut(decoder: SegmentDecoder, payloads: list[bytes]) -> list[bytes]:

@@ -48,9 +48,7 @@ def decoded(info: TableInfo, payloads: Sequence[bytes]) -> list[ChangeSegment]:
     size = -(-len(payloads) // BATCHES)
     segments = []
     for number, at in enumerate(range(0, len(payloads), size)):
-        builder = decoder.builder()
-        builder.add_all(payloads[at : at + size])
-        segments.append(builder.finish(BEGIN_TS + number, BEGIN_TS + number + 1))
+        segments.append(decoder.segment(payloads[at : at + size], BEGIN_TS + number, BEGIN_TS + number + 1))
     return segments
 
 

@@ -27,7 +27,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from bench.report import Report
 from drainer.batch.work import SegmentWork
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
@@ -124,9 +124,7 @@ def format_ready(count: int) -> None:
 
 
 def fold(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(decoder)
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return decoder.segment(payloads, 0, 1)
 
 
 def cut(decoder: SegmentDecoder, payloads: list[bytes]) -> dict[int, bytes]:

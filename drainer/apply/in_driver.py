@@ -211,13 +211,13 @@ class InDriver:
     def _apply_rows(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply a section in one downstream transaction. If the destination refuses it, apply its transactions one by
         one: the error then names the transaction, and everything before it has been applied (rule 21)."""
-        builder = decoder.builder()
-        builder.add_all(bytes(one.payload) for one in section.binlogs)  # none of them is large
-        work: Segment = builder.finish(section.after_ts, section.until_ts)
+        loopback = LoopbackFilter(decoder.view.marks)
+        payloads = [*loopback.keep(bytes(one.payload) for one in section.binlogs)]  # none of them is large
+        work: Segment = decoder.segment(payloads, section.after_ts, section.until_ts)
         if not work.change_count and self._may_run_ahead(decoder.view):
             self._is_ahead = True
             self.progress.position_ts = section.until_ts
-            self.progress.left_out += builder.left_out
+            self.progress.left_out += loopback.left_out
             return
         self.store_position()
         try:
@@ -228,13 +228,12 @@ class InDriver:
                 for one in each_commit(section):
                     self._apply_rows(one, decoder, version)
                 return
-            loopback = LoopbackFilter(decoder.view.marks)
             first = next(one for one in section.binlogs if not loopback.is_marked(one.payload))
             keys = shown_keys(work, error.schema, error.table) if isinstance(work, SegmentWork) else ""
             error.name_transaction(first.commit_ts, first.start_ts, keys)
             raise
         self._applied(section, work.change_count)
-        self.progress.left_out += builder.left_out
+        self.progress.left_out += loopback.left_out
 
     def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply one large transaction in pieces, in one downstream transaction."""

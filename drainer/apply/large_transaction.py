@@ -125,7 +125,7 @@ def sections(rows: Rows) -> list[Section]:
 def works(
     section: Section, decoder: RowDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[Segment]:
-    """The section's work piece by piece, in order. Raises as SegmentBuilder.finish."""
+    """The section's work piece by piece, in order. Raises as SegmentDecoder.segment."""
     total = sum(len(one.payload) for one in section.binlogs)
     with Step(progress, "applying", total, section.until_ts) as step:
         for one in section.binlogs:

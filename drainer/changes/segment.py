@@ -58,18 +58,26 @@ class SegmentDecoder:
         self.columns_rows_min = columns_rows_min
         self.keys = KeysOfTables(view) if whole else None
 
-    def builder(self) -> SegmentBuilder:
-        return SegmentBuilder(self)
+    def segment(self, payloads: Sequence[bytes], after_ts: int, until_ts: int) -> SegmentWork:
+        """Return the net rows of a segment's binlogs by (table id, identity). The binlogs may be in any order; the
+        result does not depend on it (rule 16). If two rows have one key, the later one remains (rule 21), as if a batch
+        had ended between them.
+
+        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, naming the table and commit_ts of the first
+        bad row."""
+        fold = _Fold(self)
+        commit_ts = [np.zeros(0, np.uint64)]
+        with self.first_error(payloads):  # the first bad row of all shares
+            for share in _shares(payloads):
+                scanned = scan_all(share)
+                fold.add(scanned, share)
+                commit_ts.append(scanned.commit_ts)
+        commits = len(np.unique(np.concatenate(commit_ts)))
+        return fold.work(self.format, after_ts, until_ts, commits)
 
     def transaction(self) -> Callable[[bytes, int, int], SegmentWork]:
         """Return a function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its work."""
-
-        def piece(payload: bytes, after_ts: int, until_ts: int) -> SegmentWork:
-            builder = self.builder()
-            builder.add_all([payload])
-            return builder.finish(after_ts, until_ts)
-
-        return piece
+        return lambda piece, after_ts, until_ts: self.segment([piece], after_ts, until_ts)
 
     def raise_first(self, payloads: Iterable[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
@@ -91,55 +99,19 @@ class SegmentDecoder:
             raise
 
 
-class SegmentBuilder(PayloadCollector):
-    """Collects a segment's binlogs, then returns their net rows, once. Binlogs may be added in any order; the result
-    does not depend on it (rule 16). If two rows have one key, the later one remains (rule 21), as if a batch had ended
-    between them."""
-
-    def __init__(self, decoder: SegmentDecoder) -> None:
-        super().__init__(decoder.view.marks)
-        self._decoder = decoder
-
-    def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
-        """Return net rows by (table id, identity).
-
-        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, naming the table and commit_ts of the first
-        bad row."""
-        fold = _Fold(self._decoder)
-        commit_ts = [np.zeros(0, np.uint64)]
-        with self._decoder.first_error(self._payloads):  # the first bad row of all shares
-            for payloads in _shares(self._payloads):
-                scanned = scan_all(payloads)
-                fold.add(scanned, payloads)
-                commit_ts.append(scanned.commit_ts)
-        commits = len(np.unique(np.concatenate(commit_ts)))
-        return fold.work(self._decoder.format, after_ts, until_ts, commits)
-
-
 class SegmentCutter(PayloadCollector):
     """Collects any part of a segment's binlogs, and folds and divides them for a shuffle, once. Binlogs may be added in
     any order. If they are added in order (`add_in_order`), they are folded after every `flush_bytes` and not kept."""
 
     def __init__(self, decoder: SegmentDecoder, *, flush_bytes: int = FLUSH_BYTES) -> None:
-        super().__init__(decoder.view.marks)
+        super().__init__(decoder.view.marks, flush_bytes)
         self._decoder = decoder
         self._fold = _Fold(decoder)
-        self._bytes = 0
-        self._flush_bytes = flush_bytes
         self._folded_ts = 0
 
-    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
-        """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
-        Raises as `cut`, and ValueError for binlogs that are out of order.
-
-        All binlogs are folded immediately, except those of the last commit_ts, for which more may follow. The memory of
-        a message is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
-        self.add_all(payloads)
-        self._bytes += size
-        if self._bytes >= self._flush_bytes and self._payloads:
-            self._flush()
-
     def _flush(self) -> None:
+        """Fold all binlogs, except those of the last commit_ts, for which more may follow. Getting new memory from the
+        kernel for them would cost as much as decoding."""
         payloads = self._payloads
         with self._decoder.first_error(payloads):
             scanned = scan_all(payloads)
@@ -166,7 +138,7 @@ class SegmentCutter(PayloadCollector):
         self._fold.add_changes(changes, size)
 
     def cut(self, slots: int) -> dict[int, bytes]:
-        """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `SegmentBuilder.finish`."""
+        """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `SegmentDecoder.segment`."""
         for payloads in _shares(self._payloads):
             with self._decoder.first_error(payloads):
                 self._fold.add(scan_all(payloads), payloads)
@@ -317,7 +289,7 @@ def _literals(format_: Format, rows: Sequence[DecodedRow]) -> list[tuple[Literal
     return [(old, new) for old, new in found]
 
 
-def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:
+def _shares(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """Yield the payloads in shares of at most SHARE_BYTES_MAX, or of one larger payload. A transaction in two shares is
     folded twice, which changes only the counts."""
     begin = size = 0

@@ -60,8 +60,10 @@ class StreamDecoder:
     def _rows(self) -> Decoder:
         return Decoder(self.view, stored_generated=self._stored_generated)
 
-    def builder(self) -> StreamBuilder:
-        return StreamBuilder(self)
+    def segment(self, payloads: Sequence[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
+        """Return the changes of a segment's binlogs, which may be in any order. Raises the first row's error:
+        DecodeError, TableUnknown, UnknownColumn or TableUnverified, naming the table and commit_ts."""
+        return self._segment(_scanned(payloads), payloads, after_ts, until_ts)
 
     def cutter(self, slots: int, slots_of: SlotsOf) -> StreamCutter:
         return StreamCutter(self, slots, slots_of)
@@ -74,10 +76,9 @@ class StreamDecoder:
         def piece(payload: bytes, after_ts: int, until_ts: int) -> ChangeSegment:
             nonlocal before
             scanned = _scanned([payload])
-            count = len(scanned.rows)
             rows = replace(scanned.rows, sequence=scanned.rows.sequence + before)
-            before += count
-            return self._segment([rows], [payload], scanned.source_bytes, after_ts, until_ts)
+            before += len(rows)
+            return self._segment(replace(scanned, rows=rows), [payload], after_ts, until_ts)
 
         return piece
 
@@ -111,12 +112,10 @@ class StreamDecoder:
     def codec_named(self, name: Name, commit_ts: int) -> Codec | None:
         return self._columns.decoder.codec_named(name, commit_ts)
 
-    def _segment(
-        self, shares: Iterable[Rows], payloads: Sequence[bytes], source_bytes: int, after_ts: int, until_ts: int
-    ) -> ChangeSegment:
+    def _segment(self, scanned: Scanned, payloads: Sequence[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
         """`payloads`: the binlogs of the rows, from which the first invalid row is found."""
-        found = [one for rows in shares for _, one in self._named(rows, payloads)]
-        return _segment_of(found, source_bytes, after_ts, until_ts)
+        found = [one for _, one in self._named(scanned.rows, payloads)]
+        return _segment_of(found, scanned.source_bytes, after_ts, until_ts)
 
     def _named(self, rows: Rows, payloads: Sequence[bytes]) -> list[tuple[Name, Changes]]:
         try:
@@ -140,45 +139,21 @@ class StreamDecoder:
             raise first from error
 
 
-class StreamBuilder(PayloadCollector):
-    """Collects binlogs in any order, then returns their changes once."""
-
-    def __init__(self, decoder: StreamDecoder) -> None:
-        super().__init__(decoder.view.marks)
-        self._decoder = decoder
-
-    def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
-        """Return the changes. Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or
-        TableUnverified, naming the table and commit_ts."""
-        scanned = _scanned(self._payloads)
-        return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
-
-
 class StreamCutter(PayloadCollector):
     """Collects binlogs and divides their changes for a shuffle, once. Binlogs that are added in order are decoded and
     divided after every few MiB and not kept: their memory is then reused and stays in the processor's cache."""
 
     def __init__(self, decoder: StreamDecoder, slots: int, slots_of: SlotsOf) -> None:
-        super().__init__(decoder.view.marks)
+        super().__init__(decoder.view.marks, FLUSH_BYTES)
         self._decoder = decoder
         self._slots_of: Callable[[Changes], Sequence[Ints]] = lambda changes: slots_of(changes, slots)
-        self._bytes = 0
-        self._flush_bytes = FLUSH_BYTES
         self._packer = PartPacker()
         self._source_bytes = 0
-
-    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
-        """Add binlogs that follow all that were added before, as one pump serves them, of `size` bytes together. Raises
-        as `cut`."""
-        self.add_all(payloads)
-        self._bytes += size
-        if self._bytes >= self._flush_bytes and self._payloads:
-            self._flush()
 
     def cut(self) -> dict[int, bytes]:
         """Return slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in
         each of them. Duplicates are removed by `merge` at the latest (rule 19). Raises the first row's error, as
-        `StreamBuilder.finish`."""
+        `StreamDecoder.segment`."""
         if self._payloads:
             self._flush()
         return self._packer.blobs(self._source_bytes)

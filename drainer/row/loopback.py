@@ -71,12 +71,27 @@ class LoopbackFilter:
 
 
 class PayloadCollector(LoopbackFilter):
-    """Collects served binlogs without those of the channel."""
+    """Collects served binlogs without those of the channel, and uses those that come in order up whenever they have
+    `flush_bytes`: the memory of a message is then reused for the next one."""
 
-    def __init__(self, marks: MarkTables | None) -> None:
+    def __init__(self, marks: MarkTables | None, flush_bytes: int) -> None:
         super().__init__(marks)
         self._payloads: list[bytes] = []
+        self._bytes = 0  # of the binlogs added in order
+        self._flush_bytes = flush_bytes
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs, in any order. If a transaction is added twice, one copy is used (rule 19)."""
         self._payloads.extend(self.keep(payloads))
+
+    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
+        """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
+        Raises as `cut` of the subclass, and may raise ValueError for binlogs that are out of order."""
+        self.add_all(payloads)
+        self._bytes += size
+        if self._bytes >= self._flush_bytes and self._payloads:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Use the collected binlogs up."""
+        raise NotImplementedError

@@ -10,7 +10,7 @@ import pytest
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -56,9 +56,7 @@ def test_recorded_rows_folded_as_columns_equal_those_one_by_one(capture: Capture
         for rows_min in (0, 1 << 60):
             decoder = SegmentDecoder(step.view, SQL_TEXT, columns_rows_min=rows_min)
             decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, decoder=decoder.rows)
-            builder = SegmentBuilder(decoder)
-            builder.add_all(payloads[::-1])
-            assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(expected)
+            assert shown(decoder.segment(payloads[::-1], step.after_ts, step.until_ts)) == shown(expected)
             cutter = SegmentCutter(decoder)
             cutter.add_all(payloads)
             assert shown(merge_slot(cutter.cut(1).values(), SQL_TEXT)) == shown(expected)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.segment import SegmentDecoder
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
 from drainer.schema.errors import UnknownColumn
@@ -68,9 +68,8 @@ def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):
-        builder = SegmentBuilder(SegmentDecoder(step.view, destination.format))
-        builder.add_all(binlog.payload for binlog in step.binlogs)
-        destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
+        decoder, payloads = SegmentDecoder(step.view, destination.format), [bytes(one.payload) for one in step.binlogs]
+        destination.apply(decoder.segment(payloads, step.after_ts, step.until_ts), schema.applied_version)
     else:
         destination.advance(step.until_ts, schema.applied_version)
 

@@ -78,9 +78,9 @@ def _steps(capture: CaptureSet, directory: Path) -> Iterator[Step]:
                     position = step.commit_ts
                     yield step
                 elif isinstance(step, Rows):
-                    builder = StreamDecoder(step.view, stored_generated=True).builder()
-                    builder.add_all(bytes(one.payload) for one in step.binlogs)
-                    segment = builder.finish(step.after_ts, step.until_ts)
+                    payloads = [bytes(one.payload) for one in step.binlogs]
+                    decoder = StreamDecoder(step.view, stored_generated=True)
+                    segment = decoder.segment(payloads, step.after_ts, step.until_ts)
                     position = step.until_ts
                     yield segment
                     yield position

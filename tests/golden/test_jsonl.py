@@ -133,9 +133,9 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
                     assert (line["kind"], line["job_id"], line["query"]) == ("ddl", step.job.id, step.query)
                     tables.ddl(step, may_exist=step.may_exist)
                 elif isinstance(step, Rows):
-                    builder = StreamDecoder(step.view).builder()
-                    builder.add_all(bytes(one.payload) for one in step.binlogs)
-                    lines.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
+                    payloads = [bytes(one.payload) for one in step.binlogs]
+                    segment = StreamDecoder(step.view).segment(payloads, step.after_ts, step.until_ts)
+                    lines.apply(segment, schema.applied_version)
                     for line in reader.lines():
                         replayer.run(line, step.view)
                     tables.advance(step.until_ts, schema.applied_version)

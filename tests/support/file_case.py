@@ -121,9 +121,9 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
                 if isinstance(step, Ddl):
                     destination.ddl(step, may_exist=step.may_exist)
                 elif isinstance(step, Rows):
-                    builder = StreamDecoder(step.view).builder()
-                    builder.add_all(bytes(one.payload) for one in step.binlogs)
-                    destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
+                    payloads = [bytes(one.payload) for one in step.binlogs]
+                    segment = StreamDecoder(step.view).segment(payloads, step.after_ts, step.until_ts)
+                    destination.apply(segment, schema.applied_version)
                 else:
                     destination.advance(step.until_ts, schema.applied_version)
         except UnknownColumn as error:

@@ -14,6 +14,7 @@ from drainer.row.decode import Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.format import Format, written, written_literals
 from drainer.row.key import identity
+from drainer.row.loopback import LoopbackFilter
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 
@@ -76,6 +77,5 @@ def work_of(
     view: SchemaView, payloads: Iterable[bytes], format_: Format = SQL_TEXT, rows_min: int = COLUMNS_ROWS_MIN
 ) -> SegmentWork:
     """What the fold itself gives."""
-    builder = SegmentDecoder(view, format_, columns_rows_min=rows_min).builder()
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    kept = [*LoopbackFilter(view.marks).keep(payloads)]
+    return SegmentDecoder(view, format_, columns_rows_min=rows_min).segment(kept, 0, 1)

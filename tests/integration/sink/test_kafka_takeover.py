@@ -115,11 +115,12 @@ def key(row: RowEvent) -> int:
 
 
 def segment(after: int, until: int, *keys: int, text: bytes = b"x") -> ChangeSegment:
-    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    payloads = []
     for n, one in enumerate(keys):
         row = ("insert", {}, {1: one, 2: text})
-        builder.add_all([transaction([(INFO, row)], commit_ts=BEGIN_TS + after + 1 + n)])
-    return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
+        payloads.append(transaction([(INFO, row)], commit_ts=BEGIN_TS + after + 1 + n))
+    decoder = StreamDecoder(view_of(INFO), stored_generated=True)
+    return decoder.segment(payloads, BEGIN_TS + after, BEGIN_TS + until)
 
 
 def ddl(after: int, job_id: int = 5) -> Ddl:

@@ -12,7 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import last_change, merge_slot
 from drainer.row.key import identity
 from drainer.schema.view import SchemaView
@@ -31,9 +31,7 @@ def in_step(view: SchemaView, rows_min: int = 0) -> SegmentDecoder:
 
 
 def folded(view: SchemaView, payloads: Sequence[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(in_step(view))
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return in_step(view).segment(payloads, 0, 1)
 
 
 def pieced(view: SchemaView, payloads: Sequence[bytes], rows_min: Sequence[int] = (0,)) -> SegmentWork:

@@ -23,7 +23,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.events import events_of
 from drainer.changes.net import KeyEvents
 from drainer.changes.net_rows import columns_of
-from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import FLUSH_BYTES, SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.slots import merge_slot
 from drainer.row.format import Format
@@ -218,8 +218,7 @@ def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int) -> None:
 
 
 @pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
-@pytest.mark.parametrize("in_slots", [True, False])
-def test_segment_builder_is_freed_without_garbage_collection(rows_min: int, in_slots: bool) -> None:
+def test_segment_cutter_is_freed_without_garbage_collection(rows_min: int) -> None:
     """It holds a batch's binlogs, and the collector may run long after."""
     info = table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]})
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: n}))], commit_ts=BEGIN_TS + n) for n in range(9)]
@@ -227,17 +226,11 @@ def test_segment_builder_is_freed_without_garbage_collection(rows_min: int, in_s
     gc.collect()
     gc.disable()
     try:
-        builder: SegmentBuilder | SegmentCutter
-        if in_slots:
-            builder = SegmentCutter(decoder)
-            builder.add_in_order(payloads, len(payloads))
-            assert builder.cut(2)
-        else:
-            builder = SegmentBuilder(decoder)
-            builder.add_all(payloads)
-            assert builder.finish(0, 1).change_count == 9
-        found = weakref.ref(builder)
-        del builder
+        cutter = SegmentCutter(decoder)
+        cutter.add_in_order(payloads, len(payloads))
+        assert cutter.cut(2)
+        found = weakref.ref(cutter)
+        del cutter
         assert found() is None
     finally:
         gc.enable()

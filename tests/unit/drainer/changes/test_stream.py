@@ -68,9 +68,7 @@ def expected(view: SchemaView, payloads: Iterable[bytes]) -> list[Change]:
 
 
 def whole(view: SchemaView, payloads: Iterable[bytes]) -> ChangeSegment:
-    builder = StreamDecoder(view).builder()
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return StreamDecoder(view).segment([*payloads], 0, 1)
 
 
 def blob_of(info: TableInfo, payloads: Iterable[bytes]) -> bytes:
@@ -286,9 +284,7 @@ def test_stored_generated_columns_are_decoded_only_when_wanted(rows_min: int) ->
     for wanted in (False, True):
         decoder = StreamDecoder(view, stored_generated=wanted)
         decoder._columns._vector_rows_min = rows_min
-        builder = decoder.builder()
-        builder.add_all([payload])
-        segment = builder.finish(0, 1)
+        segment = decoder.segment([payload], 0, 1)
         assert [one[4:] for one in listed(segment)] == (
             [(None, (10, 12, 7)), ((10, 12, 7), (20, 22, 7)), ((20, 22, 7), None)]
             if wanted

@@ -94,9 +94,7 @@ def payloads_of(
 def segment_of(infos: Sequence[TableInfo], payloads: Sequence[bytes], *, rows_min: int = 1 << 30) -> ChangeSegment:
     decoder = StreamDecoder(view_of(*infos))
     decoder._columns._vector_rows_min = rows_min
-    builder = decoder.builder()
-    builder.add_all(payloads)
-    return builder.finish(0, 1)
+    return decoder.segment(payloads, 0, 1)
 
 
 def image_of(info: TableInfo, row: Row) -> Image:

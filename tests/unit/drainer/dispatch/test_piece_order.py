@@ -218,9 +218,7 @@ def test_pieces_of_several_transactions_are_written_in_order(data: st.DataObject
 
     def works() -> Iterable[ChangeSegment]:
         for payloads in pieces:
-            builder = decoder.builder()
-            builder.add_all(payloads)
-            yield builder.finish(0, 1)
+            yield decoder.segment(payloads, 0, 1)
 
     found = in_pieces(works, rule)
     rows: list[Image] = []

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, Match
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.row.decode import Decoder
 from drainer.row.text import enum_index, float_text, set_bits
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
@@ -80,11 +80,10 @@ def test_first_invalid_value_is_reported_with_column_and_commit_ts(way: str, key
         for n in range(5)
     ]
     decoder = SegmentDecoder(view_of(info), SQL_TEXT)
-    builder, cutter = SegmentBuilder(decoder), SegmentCutter(decoder)
-    builder.add_all(payloads)
+    cutter = SegmentCutter(decoder)
     cutter.add_all(payloads)
     with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS + 3}\): column at \(id 2\)"):
-        builder.finish(0, 1) if way == "finish" else cutter.cut(2)
+        decoder.segment(payloads, 0, 1) if way == "finish" else cutter.cut(2)
 
 
 def test_write_only_column_is_read_and_left_out() -> None:

@@ -465,9 +465,8 @@ def test_messages_follow_the_columns_of_the_other_tables(protocol: str) -> None:
     one, payload = shard("1"), transaction([(shard("1"), ("insert", {}, {1: 7}))], commit_ts=BEGIN_TS + 2)
 
     def sent(publication: Publication, *infos: TableInfo) -> list[Any]:
-        builder = StreamDecoder(viewed(*infos), stored_generated=True).builder()
-        builder.add_all([payload])
-        (outgoing,) = publication.part_rows(OrderedPart(builder.finish(BEGIN_TS, BEGIN_TS + 2)))
+        decoder = StreamDecoder(viewed(*infos), stored_generated=True)
+        (outgoing,) = publication.part_rows(OrderedPart(decoder.segment([payload], BEGIN_TS, BEGIN_TS + 2)))
         return list(outgoing.messages)
 
     used, fresh = (Publication(options, router, {"all": 1}, {"all": 1 << 20}) for _ in range(2))

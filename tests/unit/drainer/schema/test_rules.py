@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.config import Config
 from drainer.dispatch.ddl_messages import ddl_messages
@@ -148,10 +148,12 @@ def shown(view: SchemaView, binlogs: list[bytes], rows_min: int) -> list[object]
     """Folded, in the driver and cut to slots; and every change."""
     decoder = SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min)
     decoder.columns._vector_rows_min = 0
-    builder, cutter = SegmentBuilder(decoder), SegmentCutter(decoder)
-    builder.add_all(binlogs)
+    cutter = SegmentCutter(decoder)
     cutter.add_all(binlogs)
-    works = [builder.finish(0, 1), *(merge_slot([blob], SQL_TEXT) for _, blob in sorted(cutter.cut(2).items()))]
+    works = [
+        decoder.segment(binlogs, 0, 1),
+        *(merge_slot([blob], SQL_TEXT) for _, blob in sorted(cutter.cut(2).items())),
+    ]
     found: list[object] = [
         (
             [(one.shape, list(one.rows)) for one in work.folded],

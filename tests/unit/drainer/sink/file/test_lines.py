@@ -36,9 +36,7 @@ from tests.unit.drainer.changes.cases import KINDS, datums, tables, values_of
 def written(info: TableInfo, values: dict[int, Datum]) -> dict[str, Any]:
     """The new row of a line about one insert."""
     payload = transaction([(info, ("insert", {}, values))], commit_ts=BEGIN_TS)
-    builder = StreamDecoder(view_of(info)).builder()
-    builder.add_all([payload])
-    (line,) = lines_in_order(builder.finish(0, 1))
+    (line,) = lines_in_order(StreamDecoder(view_of(info)).segment([payload], 0, 1))
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     found: dict[str, Any] = json.loads(line)["new"]
@@ -145,9 +143,7 @@ def test_lines_of_table_are_in_one_slot_in_commit_order() -> None:
     payloads = [
         transaction([(info, ("insert", {}, {1: n})) for info in infos], commit_ts=BEGIN_TS + n) for n in range(20)
     ]
-    builder = StreamDecoder(view_of(*infos)).builder()
-    builder.add_all(payloads)
-    found = lines_by_slot(builder.finish(0, 1), ByTable(3))
+    found = lines_by_slot(StreamDecoder(view_of(*infos)).segment(payloads, 0, 1), ByTable(3))
     assert sum(map(len, found.values())) == 160
     assert len(found) == 3
     for slot, lines in found.items():

@@ -61,12 +61,9 @@ def test_memory_of_batch_is_bounded_by_its_binlogs_and_freed_afterwards(
         for batch in range(5):
             tracemalloc.reset_peak()
             base, before = tracemalloc.get_traced_memory()[0], pa.total_allocated_bytes()
-            builder = decoder.builder()
-            builder.add_all(given)
-            sink.apply(builder.finish(BEGIN_TS + batch * ROWS, BEGIN_TS + (batch + 1) * ROWS), 1)
+            sink.apply(decoder.segment(given, BEGIN_TS + batch * ROWS, BEGIN_TS + (batch + 1) * ROWS), 1)
             peaks.append(tracemalloc.get_traced_memory()[1] - base + max(in_columns))
             in_columns.clear()
-            del builder
     finally:
         tracemalloc.stop()
         sink.close(clean=True)

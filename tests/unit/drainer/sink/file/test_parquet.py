@@ -65,10 +65,8 @@ def test_arrow_column_refuses_invalid_value_of_its_type(name: str, value: Any) -
 
 def segment(*rows: Any) -> Any:
     info = table([("id", INT), ("v", TEXT)], handle="id")
-    builder = StreamDecoder(view_of(info)).builder()
-    for n, row in enumerate(rows):
-        builder.add_all([transaction([(info, row)], commit_ts=BEGIN_TS + n + 1)])
-    return builder.finish(BEGIN_TS, BEGIN_TS + 100)
+    payloads = [transaction([(info, row)], commit_ts=BEGIN_TS + n + 1) for n, row in enumerate(rows)]
+    return StreamDecoder(view_of(info)).segment(payloads, BEGIN_TS, BEGIN_TS + 100)
 
 
 def test_arrow_table_holds_inserts_updates_and_deletes_in_commit_order() -> None:

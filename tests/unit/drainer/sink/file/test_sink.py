@@ -40,11 +40,11 @@ with_lines = pytest.mark.parametrize("form", ["pb", "jsonl"])
 
 def segment(after: int, until: int, *transactions: int | tuple[int, ...]) -> ChangeSegment:
     """Each transaction inserts its keys, or its key."""
-    builder = StreamDecoder(view_of(INFO)).builder()
+    payloads = []
     for n, keys in enumerate(transactions):
         rows = [(INFO, ("insert", {}, {1: key})) for key in ((keys,) if isinstance(keys, int) else keys)]
-        builder.add_all([transaction(rows, commit_ts=BEGIN_TS + after + 1 + n)])
-    return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
+        payloads.append(transaction(rows, commit_ts=BEGIN_TS + after + 1 + n))
+    return StreamDecoder(view_of(INFO)).segment(payloads, BEGIN_TS + after, BEGIN_TS + until)
 
 
 def keys_of(directory: Path) -> list[list[Any]]:

@@ -78,15 +78,15 @@ def sent(
     is encoded alone, and put into its partition by hand."""
     router = Router([DispatchRule(matcher=("*.*",), partition="index-value")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
-    builder = StreamDecoder(view_of(info), stored_generated=True).builder()
+    decoder, payloads = StreamDecoder(view_of(info), stored_generated=True), []
     for number, text in enumerate(texts):
         key = number // 3
         old: Values = {1: key, 2: text}
         new: Values = {1: key, 2: text + b"!"}
         steps: list[Step] = [("insert", {}, old), ("update", old, new), ("delete", new, {})]
         at = BEGIN_TS + 2 * number
-        builder.add_all([transaction([(info, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1)])
-    segment = builder.finish(BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
+        payloads.append(transaction([(info, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1))
+    segment = decoder.segment(payloads, BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
     needed = publication.required_schemas(publication.tables_in(segment))
     publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
     if rows_alone:
@@ -165,15 +165,15 @@ def test_secondary_binlog_holds_all_rows_of_transaction() -> None:
     options = ProtocolOptions("secondary-binlog")
     router = Router([DispatchRule(matcher=("*.*",), partition="table")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": 1}, {"shop": 1 << 20})
-    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    decoder, payloads = StreamDecoder(view_of(INFO), stored_generated=True), []
     counts = [1, 3, 1, 2]
     for number, count in enumerate(counts):
         at = BEGIN_TS + 2 * number
         steps: list[tuple[TableInfo, Step]] = [
             (INFO, ("insert", {}, {1: 10 * number + row, 2: b"x"})) for row in range(count)
         ]
-        builder.add_all([transaction(steps, commit_ts=at + 2, start_ts=at + 1)])
-    segment = builder.finish(BEGIN_TS, BEGIN_TS + 10)
+        payloads.append(transaction(steps, commit_ts=at + 2, start_ts=at + 1))
+    segment = decoder.segment(payloads, BEGIN_TS, BEGIN_TS + 10)
     (outgoing,) = publication.part_rows(OrderedPart(segment))
     assert [message.rows for message in outgoing.messages] == counts
 
@@ -197,9 +197,8 @@ def test_registered_schemas_hold_only_selected_columns() -> None:
     options = ProtocolOptions("avro", schema_registry="http://r")
     publication = pickle.loads(pickle.dumps(Publication(options, router, {"shop": 1}, {"shop": 1 << 20})))
     view = view_of(INFO)
-    builder = StreamDecoder(view, stored_generated=True).builder()
-    builder.add_all([transaction([(INFO, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS + 2, start_ts=BEGIN_TS)])
-    segment = builder.finish(BEGIN_TS, BEGIN_TS + 2)
+    payload = transaction([(INFO, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS + 2, start_ts=BEGIN_TS)
+    segment = StreamDecoder(view, stored_generated=True).segment([payload], BEGIN_TS, BEGIN_TS + 2)
     for tables in (publication.tables_in(segment), publication.tables_of(view)):
         key, value = publication.required_schemas(tables)
         assert [[field["name"] for field in json.loads(one.schema)["fields"]] for one in (key, value)] == [["id"]] * 2

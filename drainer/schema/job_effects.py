@@ -29,7 +29,7 @@ def apply(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
     A cyclic RENAME returns one id several times. Jobs of skipped kinds change nothing. `public_version`: the schema
     version from which rows match the table after the job; 0: the job's own.
     """
-    if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
+    if not job_kinds.takes_effect(job):
         return ()
     if job.type in _DROPS_PARTITIONS:
         _drop_partitions(catalog, job, public_version or job.schema_version)

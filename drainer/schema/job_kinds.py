@@ -59,12 +59,10 @@ WITHOUT_DATABASE: Final = (ON_SCHEMA - {ActionType.MODIFY_SCHEMA_CHARSET_AND_COL
 
 
 def takes_effect(job: Job) -> bool:
-    """Whether a job changed the schema upstream: finished, not rolled back, and not on TiDB's own DDL tables (D-SC-07).
+    """Whether a job changed the schema upstream: finished, not rolled back, and not on TiDB's own DDL tables (D-SC-07);
+    and whether its kind has an effect here (SKIPPED).
 
     A failed job has state 3 and a schema version too; version 0 is a job that was refused before it began.
     """
-    return job.took_effect and job.schema_version > 0 and job.table_id < SYSTEM_TABLE_ID_MIN
-
-
-def is_skipped(job: Job) -> bool:
-    return job.type in SKIPPED
+    is_known = job.table_id < SYSTEM_TABLE_ID_MIN and job.type not in SKIPPED
+    return job.took_effect and job.schema_version > 0 and is_known

@@ -73,7 +73,7 @@ class _Walk:
                 return
             yield from self._unknown(item, item.ddl.job_id, None)
             return
-        if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
+        if not job_kinds.takes_effect(job):
             return
         yield from self._run_due(item, job.schema_version - 1, but=job)
         if self._schema.has_run(job):

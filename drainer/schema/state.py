@@ -399,7 +399,7 @@ class Schema:
         self._view = None
 
     def _add(self, job: Job, *, done: bool) -> None:
-        if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job) or job.id in self._ran:
+        if not job_kinds.takes_effect(job) or job.id in self._ran:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
             job_effects.apply(self.catalog, job, self._public_version(job))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
-from drainer.schema import job_effects, job_kinds
+from drainer.schema import job_effects
 from drainer.schema.catalog import Catalog
 from drainer.schema.history.base import JobHistory
 from drainer.schema.unknown_column import public_version
@@ -75,8 +75,6 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
     versions: dict[int, list[Written]] = {}
     old_column_ids: dict[tuple[int, int], int] = {}
     for job in history:
-        if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
-            continue
         version = public_version(job, history.version_before(job))
         for change in job_effects.apply(catalog, job, version):
             after = change.after

@@ -90,7 +90,7 @@ def named_tables(history: JobHistory, read_at: Mapping[tuple[int, str], int]) ->
     catalog = Catalog()
     changes: dict[Name, list[_Change]] = {}
     for job in history:
-        if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
+        if not job_kinds.takes_effect(job):
             continue
         after_ts = commit_ts.get(job.id, job.finished_ts)
         for change in job_effects.apply(catalog, job, public_version(job, history.version_before(job))):

@@ -99,7 +99,9 @@ class NetColumns(Sequence[NetRow]):
             assert step == 1, "neighbours alone are a part of it"
             begin, end = self._begin + begin, self._begin + max(begin, end)
             return NetColumns(self._format, self._identity, self._first, self._rows, self._gone, begin, end)
-        return self._row(range(self._begin, self._end)[at])
+        index = range(len(self))[at]
+        (row,) = self[index : index + 1]
+        return row
 
     def __iter__(self) -> Iterator[NetRow]:
         count = len(self)
@@ -110,12 +112,6 @@ class NetColumns(Sequence[NetRow]):
         for identity, kind, row, images in zip(identities, kinds, rows, gone, strict=True):
             keys = self._keys(images) if images else ()
             yield NetRow(identity, _KINDS[kind], None if row is None else unpack(row), keys)
-
-    def _row(self, at: int) -> NetRow:
-        packed = self._rows[at].as_py()
-        row = None if packed is None else self._format.unpack(packed)
-        images = None if self._gone is None else self._gone[at].as_py()
-        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._keys(images) if images else ())
 
     def _keys(self, images: Sequence[bytes]) -> tuple[Key, ...]:
         """Return keys from packed images, in an order that depends on nothing but the images."""

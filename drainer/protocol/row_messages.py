@@ -137,14 +137,6 @@ class TableEncoder(ABC):
             )
         return tuple(index for index in self._all if index in handle) if self.BY_NAME else handle
 
-    def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
-        """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
-        return joined([self._member(index, first + n) for n, index in enumerate(column_indexes)])
-
-    def _member(self, index: int, slot: int) -> Parts:
-        """Return the name and the value of the column at `index`."""
-        raise NotImplementedError
-
 
 class DocumentTable(TableEncoder):
     """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
@@ -194,7 +186,12 @@ class DocumentTable(TableEncoder):
         mark = "handle" if claims is None else "claim"
         return self._encode(changes, self._handle(changes), mark, claims)
 
+    def _members(self, column_indexes: tuple[int, ...], first: int) -> Parts:
+        """Return the JSON members of a row image: names and slots. `first`: the slot of the first column's value."""
+        return joined([self._member(index, first + n) for n, index in enumerate(column_indexes)])
+
     def _member(self, index: int, slot: int) -> Parts:
+        """Return the name and the value of the column at `index`."""
         return [f"{self._names[index]}:", Slot(slot, quoted=True)]
 
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:

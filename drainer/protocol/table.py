@@ -11,6 +11,7 @@ from typing import Final
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Flag, Tp
 
+from drainer.ddl.mysql_columns import literal
 from drainer.row.column_type import ColumnType
 
 # A column's type as text: its basic name, and its complete description as in TiDB's SHOW COLUMNS.
@@ -61,8 +62,7 @@ def _size(kind: FieldType) -> str:
     length = default if kind.flen < 0 else kind.flen
     decimals = default_decimals if kind.decimal < 0 else kind.decimal
     if kind.tp in (Tp.ENUM, Tp.SET):
-        names = [name.replace("\\", "\\\\").replace("'", "''") for name in kind.elems]
-        return "(" + ",".join(f"'{name}'" for name in names) + ")"
+        return f"({','.join(map(literal, kind.elems))})"
     if kind.tp in _FRACTIONS:
         return f"({kind.decimal})" if kind.decimal > 0 else ""
     if kind.tp in FLOATS:

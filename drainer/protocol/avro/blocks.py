@@ -123,11 +123,9 @@ def joined(pieces: Sequence[Piece], rows: int) -> Any:
     arrays = list(_arrays(pieces))
     if not arrays:
         return pa.array([b""] * rows, pa.large_binary())
-    return large_binary(arrays[0] if len(arrays) == 1 else _join(arrays))
-
-
-def _join(arrays: Sequence[Any]) -> Any:
-    return pc.binary_join_element_wise(*arrays, _EMPTY, null_handling="replace", null_replacement=b"")
+    if len(arrays) > 1:
+        arrays = [pc.binary_join_element_wise(*arrays, _EMPTY, null_handling="replace", null_replacement=b"")]
+    return large_binary(arrays[0])
 
 
 def _arrays(pieces: Iterable[Piece]) -> Iterable[Any]:

@@ -16,9 +16,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.cluster.etcd import Compare, Etcd, Put
+from binlog.cluster.etcd import Compare, Put
 from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
-from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import EtcdError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
@@ -26,14 +25,13 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.key import meta_hash_key
 from binlog.tidb.types import SchemaState
 
-from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
-from pumpclient.sdk.lease import Use, Writer, WriterLease
+from pumpclient.sdk.lease import Held, Writer
 from pumpclient.sdk.lock import ddl_lock
-from pumpclient.sdk.underway import UnderWay
+from pumpclient.sdk.transaction import Parts
 
 log = get_logger(__name__)
 
@@ -63,15 +61,10 @@ MakeStatement = Callable[[Planning], Awaitable[Job]]
 class DdlRunner:
     """Runs DDL statements one after the other, across all services that share the etcd."""
 
-    etcd: Etcd
+    parts: Parts
     jobs: PublishedJobs
-    client: PumpsClient
-    timestamps: TimestampSource
-    catalog: Catalog
     refresh: Callable[[], Awaitable[None]]
     owner: str
-    lease: WriterLease
-    under_way: UnderWay
     _own: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rests: set[asyncio.Future[Job]] = field(default_factory=set)
 
@@ -81,25 +74,25 @@ class DdlRunner:
         Raises the errors of `plan`, DdlLockTimeout, DdlLockLost, DdlUndecided, and errors of the pump client.
         """
         async with contextlib.AsyncExitStack() as held:
-            with self.under_way.entered("a DDL statement"):
+            with self.parts.under_way.entered("a DDL statement"):
                 await held.enter_async_context(self._own)
-                lock = await held.enter_async_context(ddl_lock(self.etcd, self.owner, self.lease.keep))
+                lock = await held.enter_async_context(ddl_lock(self.parts.etcd, self.owner, self.parts.lease.keep))
                 rest = asyncio.ensure_future(self._publish_and_commit(*await self._prewrite(plan, lock)))
             # From here on, cancelling the caller has no effect: the statement is completed or rolled back.
             self._rests.add(rest)
             rest.add_done_callback(self._rests.discard)
             try:
-                with self.under_way.deciding():
+                with self.parts.under_way.deciding():
                     return await asyncio.shield(rest)
             except asyncio.CancelledError:
                 if not rest.cancelled():
                     raise
                 raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Use, DdlFields, str]:
+    async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Held, DdlFields, str]:
         await self.refresh()
-        start_ts = await self.timestamps.get()
-        planned = await plan(Planning(self.catalog, start_ts, self.jobs.next_id))
+        start_ts = await self.parts.timestamps.get()
+        planned = await plan(Planning(self.parts.catalog, start_ts, self.jobs.next_id))
         job = replace(
             planned,
             id=await self.jobs.next_id(),
@@ -111,38 +104,38 @@ class DdlRunner:
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
             raise BadDeclaration(f"the job of {job.query[:60]}… is larger than etcd accepts")
         ddl = DdlFields(job.id, job.query.encode(), int(job.schema_state))
-        use = await self.lease.enter()
+        use = await self.parts.lease.enter()
         try:
-            pump = await self.client.write_prewrite(start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl)
+            pump = await self.parts.client.write_prewrite(start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl)
         except BaseException:
-            self.client.when_ended(start_ts, use.end)
+            self.parts.client.when_ended(start_ts, use.end)
             raise
         crash_point("sdk.ddl_after_prewrite")
         return job, lock, use, ddl, pump
 
-    async def _publish_and_commit(self, job: Job, lock: Compare, use: Use, ddl: DdlFields, pump: str) -> Job:
+    async def _publish_and_commit(self, job: Job, lock: Compare, use: Held, ddl: DdlFields, pump: str) -> Job:
         try:
             return await self._carry_through(job, lock, use.writer, ddl, pump)
         finally:
-            self.client.when_ended(job.start_ts, use.end)
+            self.parts.client.when_ended(job.start_ts, use.end)
 
     async def _carry_through(self, job: Job, lock: Compare, writer: Writer, ddl: DdlFields, pump: str) -> Job:
         try:
-            commit_ts = await self.timestamps.get()
+            commit_ts = await self.parts.timestamps.get()
         except BaseException:
-            await taken_back(self.client.rollback(job.start_ts), self.client.limits)
+            await taken_back(self.parts.client.rollback(job.start_ts), self.parts.client.limits)
             raise
         job = replace(job, finished_ts=commit_ts)
         # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
         if not await self._publish(job, lock, writer):
-            await taken_back(self.client.rollback(job.start_ts), self.client.limits)
+            await taken_back(self.parts.client.rollback(job.start_ts), self.parts.client.limits)
             raise DdlLockLost(
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )
         crash_point("sdk.ddl_after_publish")
-        delivery = begin(self.client.commit(job.start_ts, commit_ts, ddl))
-        await delivered(delivery, self.client.limits, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
-        self.catalog.apply(job)
+        delivery = begin(self.parts.client.commit(job.start_ts, commit_ts, ddl))
+        await delivered(delivery, self.parts.client.limits, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
+        self.parts.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
         return job
 
@@ -160,7 +153,7 @@ class DdlRunner:
         # A writer whose lease has ended must not publish: the pumps may have rolled the statement back.
         conditions = [lock, writer.condition, Compare(key, mod_revision=0)]
         try:
-            return await self.etcd.txn(conditions, [Put(key, text)]) is not None
+            return await self.parts.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:
             log.warning(
                 "no answer to publishing a DDL job; checking whether it is in etcd", job=job.id, error=str(error)
@@ -169,9 +162,9 @@ class DdlRunner:
             try:
                 # Repeating the transaction is safe: it succeeds at most once, and the key's value shows whose job it
                 # is.
-                if await self.etcd.txn(conditions, [Put(key, text)]) is not None:
+                if await self.parts.etcd.txn(conditions, [Put(key, text)]) is not None:
                     return True
-                there = await self.etcd.get(key)
+                there = await self.parts.etcd.get(key)
                 return there is not None and there.value == text
             except EtcdError:
                 await asyncio.sleep(CONFIRM_PAUSE_S)

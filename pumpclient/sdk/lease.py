@@ -38,34 +38,23 @@ class Writer:
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class Held:
     """A lease: current, then retired (transactions of `users` may still be under way), then ended."""
 
+    owner: WriterLease
     writer: Writer
     lease: Lease
     kept: KeepAliveThread
     users: int = 0
 
-
-class Use:
-    """The use of a writer by one transaction, from `WriterLease.enter` to `end`."""
-
-    __slots__ = ("_held", "_lease", "writer")
-
-    def __init__(self, lease: WriterLease, held: _Held) -> None:
-        self._lease = lease
-        self._held: _Held | None = held
-        self.writer = held.writer
-
     def end(self, *, decided: bool) -> None:
-        """End the use. A second call does nothing.
+        """End the use by one transaction, which began with `WriterLease.enter`.
 
         `decided`: the transaction is committed, rolled back, or was never sent. Otherwise its prewrite may be pending,
         and the pumps settle it.
         """
-        held, self._held = self._held, None
-        if held is not None:
-            self._lease.leave(held, decided=decided)
+        self.users -= 1
+        self.owner.left(self, decided=decided)
 
 
 class WriterLease:
@@ -79,22 +68,22 @@ class WriterLease:
         self.ttl_s = ttl_s
         self._etcd = etcd
         self.keep = keep
-        self._held: _Held | None = None
-        self._retired: set[_Held] = set()
+        self._held: Held | None = None
+        self._retired: set[Held] = set()
         self._endings: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
 
-    async def enter(self) -> Use:
-        """Return the use of the writer for a transaction that is about to be sent.
+    async def enter(self) -> Held:
+        """Return the lease for a transaction that is about to be sent; it must `end` its use of it.
 
         Raises EtcdError if it is unknown whether the lease is valid, and no new one can be registered. Nothing was sent
         then.
         """
         held = await self.ready()
         held.users += 1
-        return Use(self, held)
+        return held
 
-    async def ready(self) -> _Held:
+    async def ready(self) -> Held:
         """Return the current lease. Register an id if there is none. Raises EtcdError as `enter` does."""
         held = self._held
         if held is not None and boot_clock_s() < held.kept.until_s:
@@ -107,7 +96,7 @@ class WriterLease:
                 return held
             return await self._register()
 
-    async def _lives(self, held: _Held) -> bool:
+    async def _lives(self, held: Held) -> bool:
         """Query etcd after the lease seems to have expired by this process's clock.
 
         etcd decides: it may have renewed the lease, or may have been down itself.
@@ -131,21 +120,20 @@ class WriterLease:
         held.kept = self.keep(held.lease, asked_s)
         return True
 
-    async def _register(self) -> _Held:
+    async def _register(self) -> Held:
         for _ in range(TRIES_MAX):
             asked_s = boot_clock_s()
             lease = await self._etcd.lease(self.ttl_s)
             made = await register_writer(self._etcd, lease)
             if made is not None:
-                self._held = _Held(Writer(*made), lease, self.keep(lease, asked_s))
+                self._held = Held(self, Writer(*made), lease, self.keep(lease, asked_s))
                 return self._held
         raise EtcdError(f"etcd refused {TRIES_MAX} new keys of this writer")
 
     # --- ending ---------------------------------------------------------------------------------------------
 
-    def leave(self, held: _Held, *, decided: bool) -> None:
-        """Note that a transaction that uses the writer is over for this service. See `Use.end`."""
-        held.users -= 1
+    def left(self, held: Held, *, decided: bool) -> None:
+        """Note that a transaction that uses the writer is over for this service. See `Held.end`."""
         if not decided and held is self._held:
             log.warning(
                 "a transaction ended without a known outcome: the pumps settle it once this writer's lease is "
@@ -162,7 +150,7 @@ class WriterLease:
             task.add_done_callback(self._endings.discard)
             held.kept.stop()
 
-    async def _end(self, held: _Held) -> None:
+    async def _end(self, held: Held) -> None:
         """Revoke the lease, so that pumps roll back pending prewrites immediately. Without etcd the lease expires by
         itself.
         """

@@ -7,13 +7,13 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Self, Unpack
 
-from binlog.cluster.etcd import Etcd, connect_etcd
+from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.keepalive import keep_in_thread
 from binlog.cluster.published_jobs import PublishedJobs
-from binlog.cluster.timestamp import TimestampSource, connect_timestamps
+from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -24,7 +24,6 @@ from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strat
 from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
 from pumpclient.sdk.arguments import of_kind
-from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.ddl import DdlRunner, MakeStatement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
@@ -35,8 +34,7 @@ from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.snapshot import Page, page_writer, taken
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
-from pumpclient.sdk.transaction import Transaction
-from pumpclient.sdk.underway import UnderWay
+from pumpclient.sdk.transaction import Parts, Transaction
 
 log = get_logger(__name__)
 
@@ -71,39 +69,12 @@ class Service:
     Use a Service in one event loop only, from `connect` until `close`.
     """
 
-    def __init__(
-        self,
-        *,
-        etcd: Etcd,
-        client: PumpsClient,
-        timestamps: TimestampSource,
-        rowids: Iterator[int],
-        lease: WriterLease,
-        permits: Permits,
-        on_transaction: OnTransaction | None = None,
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
         """Make a service of existing parts; call `open` next."""
-        self._lease = lease
-        self._under_way = UnderWay()
-        self._permits = permits
-        self._on_transaction = on_transaction
-        self._etcd = etcd
-        self.client = client
-        self._timestamps = timestamps
-        self._rowids = rowids
-        self._jobs = PublishedJobs(etcd)
-        self.catalog = Catalog()
-        self._ddl = DdlRunner(
-            etcd=etcd,
-            jobs=self._jobs,
-            client=client,
-            timestamps=timestamps,
-            catalog=self.catalog,
-            refresh=self.refresh,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
-            lease=self._lease,
-            under_way=self._under_way,
-        )
+        self._parts = parts
+        self.client, self.catalog = parts.client, parts.catalog
+        self._jobs = PublishedJobs(parts.etcd)
+        self._ddl = DdlRunner(parts, self._jobs, self.refresh, owner=f"{socket.gethostname()}:{os.getpid()}")
         self._revision = 0
         self._follower: asyncio.Task[None] | None = None
 
@@ -152,7 +123,7 @@ class Service:
             # Hidden row ids of tables without a clustered key, of which drainers need only that they are unique. Each
             # process has a range of its own: timestamps advance by 262,144 a millisecond, faster than it writes rows.
             rowids = itertools.count(await timestamps.get())
-            service = cls(
+            parts = Parts(
                 etcd=etcd,
                 client=client,
                 timestamps=timestamps,
@@ -161,6 +132,7 @@ class Service:
                 permits=permits,
                 on_transaction=on_transaction,
             )
+            service = cls(parts)
             await service.open()
             made.pop_all()
             return service
@@ -168,7 +140,7 @@ class Service:
     async def open(self) -> None:
         """Load the published jobs, start to follow the jobs of other services, and register this writer in etcd."""
         await self.refresh()
-        await self._lease.ready()
+        await self._parts.lease.ready()
         self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
 
     async def refresh(self) -> None:
@@ -195,18 +167,8 @@ class Service:
 
     async def begin(self) -> Transaction:
         """Open a transaction and give it a start_ts. Raises ClientClosed or TimestampUnavailable."""
-        self._under_way.check("a transaction")
-        return Transaction(
-            start_ts=await self._timestamps.get(),
-            client=self.client,
-            timestamps=self._timestamps,
-            catalog=self.catalog,
-            rowids=self._rowids,
-            lease=self._lease,
-            under_way=self._under_way,
-            permits=self._permits,
-            on_transaction=self._on_transaction,
-        )
+        self._parts.under_way.check("a transaction")
+        return Transaction(await self._parts.timestamps.get(), self._parts)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -262,12 +224,12 @@ class Service:
     @property
     def in_flight(self) -> int:
         """The number of transactions that are being sent."""
-        return self._permits.in_flight
+        return self._parts.permits.in_flight
 
     @property
     def queued(self) -> int:
         """The number of transactions that wait in `commit` for others to end."""
-        return self._permits.queued
+        return self._parts.permits.queued
 
     async def table(self, schema: str, name: str) -> Table:
         """Return the current handle of a table, whichever service created it. Raises SchemaNotFound."""
@@ -388,20 +350,21 @@ class Service:
         The caller of a cancelled transaction gets ClientClosed, and the transaction is rolled back. If a pump does not
         receive the rollback, it rolls back by itself shortly afterwards, because the writer's lease is revoked here.
         """
-        self._under_way.shut()
-        if not await self._under_way.ended(wait_s):
-            cancelled = self._under_way.cancel()
-            log.warning("service closed with open transactions", under_way=len(self._under_way), cancelled=cancelled)
+        parts = self._parts
+        parts.under_way.shut()
+        if not await parts.under_way.ended(wait_s):
+            cancelled = parts.under_way.cancel()
+            log.warning("service closed with open transactions", under_way=len(parts.under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
             self._follower = None
         await self.client.close(drain_s=CLOSE_DRAIN_S)
-        await self._lease.close()
+        await parts.lease.close()
         await self._ddl.abandon()
-        await self._under_way.ended(CLOSE_DRAIN_S)
-        await self._timestamps.close()
-        await self._etcd.close()
+        await parts.under_way.ended(CLOSE_DRAIN_S)
+        await parts.timestamps.close()
+        await parts.etcd.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.timestamp import TimestampSource
 from binlog.runtime.crashpoint import crash_point
 from binlog.tidb.key import record_key
@@ -23,7 +25,7 @@ from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
-from pumpclient.sdk.lease import Use, WriterLease
+from pumpclient.sdk.lease import Held, WriterLease
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction, Outcome, TransactionReport, report
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
@@ -41,6 +43,22 @@ class Stage(Enum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the transactions and the DDL statements of a service share. `rowids`: hidden row ids of tables without a
+    clustered key."""
+
+    etcd: Etcd
+    client: PumpsClient
+    timestamps: TimestampSource
+    rowids: Iterator[int]
+    lease: WriterLease
+    permits: Permits
+    on_transaction: OnTransaction | None = None
+    catalog: Catalog = field(default_factory=Catalog)
+    under_way: UnderWay = field(default_factory=UnderWay)
+
+
 class Transaction:
     """Rows of one or more tables that are committed together. Not safe for use by several tasks at the same time.
 
@@ -54,35 +72,16 @@ class Transaction:
     wins.
     """
 
-    def __init__(
-        self,
-        *,
-        start_ts: int,
-        client: PumpsClient,
-        timestamps: TimestampSource,
-        catalog: Catalog,
-        rowids: Iterator[int],
-        lease: WriterLease,
-        under_way: UnderWay,
-        permits: Permits,
-        on_transaction: OnTransaction | None = None,
-    ) -> None:
+    def __init__(self, start_ts: int, parts: Parts) -> None:
         self.start_ts = start_ts
         self.commit_ts: int | None = None
         self.stage = Stage.OPEN
-        self._client = client
-        self._timestamps = timestamps
-        self._catalog = catalog
-        self._rowids = rowids
-        self._lease = lease
-        self._under_way = under_way
-        self._opened_version = catalog.version
+        self._parts = parts
+        self._opened_version = parts.catalog.version
         self._used: dict[tuple[int, int], Bound] = {}
         self._value = PrewriteValue(0)
         self._key: bytes | None = None
         self._rows = 0
-        self._permits = permits
-        self._on_transaction = on_transaction
         self._delivery: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()  # set when the delivery of the commit has begun, or will never begin
         self._placed = False
@@ -104,7 +103,7 @@ class Transaction:
         RowRejected, SchemaConflict or TransactionEnded.
         """
         bound, codec = self._codec(table)
-        encoded, stored = codec.insert(row, rowid=next(self._rowids) if codec.needs_rowid else 0)
+        encoded, stored = codec.insert(row, rowid=next(self._parts.rowids) if codec.needs_rowid else 0)
         self._take(bound, codec.key(encoded))
         self._value.insert(bound.info.id, encoded)
         return stored
@@ -152,7 +151,7 @@ class Transaction:
     def _take(self, bound: Bound, key: bytes | None) -> None:
         used = (bound.info.id, bound.version)
         if used not in self._used:
-            self._catalog.version_for([*self._used.values(), bound], preferred=self._opened_version)
+            self._parts.catalog.version_for([*self._used.values(), bound], preferred=self._opened_version)
             self._used[used] = bound
         if self._key is None:
             self._key = key or record_key(bound.info.id, 0)
@@ -178,7 +177,8 @@ class Transaction:
             self.commit_ts = self.start_ts
             return self.start_ts
         self.stage = Stage.COMMITTING
-        self._value.schema_version = self._catalog.version_for(self._used.values(), preferred=self._opened_version)
+        version_for = self._parts.catalog.version_for
+        self._value.schema_version = version_for(self._used.values(), preferred=self._opened_version)
         begun_s = time.monotonic()
         try:
             self.commit_ts = await self._send()
@@ -208,7 +208,7 @@ class Transaction:
                 self._queued_s,
                 error,
             ),
-            self._on_transaction,
+            self._parts.on_transaction,
         )
 
     async def outcome(self) -> bool:
@@ -241,36 +241,36 @@ class Transaction:
     def _deliver(self) -> asyncio.Task[None]:
         assert self.commit_ts is not None
         self._sent_s = asyncio.get_running_loop().time()
-        self._delivery = begin(self._client.commit(self.start_ts, self.commit_ts))
+        self._delivery = begin(self._parts.client.commit(self.start_ts, self.commit_ts))
         self._begun.set()
         return self._delivery
 
     async def _send(self) -> int:
-        use: Use | None = None
+        use: Held | None = None
         try:
-            with self._under_way.entered(f"transaction {self.start_ts}"):
-                self._queued_s = await self._permits.take(f"transaction {self.start_ts}")
+            with self._parts.under_way.entered(f"transaction {self.start_ts}"):
+                self._queued_s = await self._parts.permits.take(f"transaction {self.start_ts}")
                 self._placed = True
-                use = await self._lease.enter()
+                use = await self._parts.lease.enter()
                 value = self._value.serialize()
                 self._payload_bytes = len(value)
-                self._pump = await self._client.write_prewrite(
+                self._pump = await self._parts.client.write_prewrite(
                     self.start_ts, self._key or b"", value, writer=use.writer.id
                 )
                 crash_point("sdk.after_prewrite")
                 self.commit_ts = await self._commit_ts()
-            with self._under_way.deciding():
+            with self._parts.under_way.deciding():
                 await self._delivered(self._deliver())
             return self.commit_ts
         finally:
             if use is not None:
-                self._client.when_ended(self.start_ts, use.end)
+                self._parts.client.when_ended(self.start_ts, use.end)
             if self._placed:
                 self._leave_place()
 
     async def _delivered(self, delivery: asyncio.Task[None]) -> None:
         assert self.commit_ts is not None and self._pump is not None
-        limits = self._client.limits
+        limits = self._parts.client.limits
         await delivered(delivery, limits, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
 
     def _leave_place(self) -> None:
@@ -285,19 +285,19 @@ class Transaction:
             over.cancel()
             if self._placed:
                 self._placed = False
-                self._permits.leave()
+                self._parts.permits.leave()
 
         sent_s = loop.time() if self._sent_s is None else self._sent_s
-        over = loop.call_at(sent_s + self._client.limits.commit_wait_s, leave)
-        self._client.when_ended(self.start_ts, leave)
+        over = loop.call_at(sent_s + self._parts.client.limits.commit_wait_s, leave)
+        self._parts.client.when_ended(self.start_ts, leave)
 
     async def _commit_ts(self) -> int:
         """Get the commit_ts. Without one the transaction never commits, so its prewrite is rolled back."""
         try:
-            return await self._timestamps.get()
+            return await self._parts.timestamps.get()
         except BaseException:
             # The rollback is sent even if this task is cancelled; its delivery continues after this task.
-            await taken_back(self._client.rollback(self.start_ts), self._client.limits)
+            await taken_back(self._parts.client.rollback(self.start_ts), self._parts.client.limits)
             raise
 
     async def rollback(self) -> None:

@@ -19,6 +19,7 @@ from pumpclient.sdk.lease import WriterLease
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.service import Service
+from pumpclient.sdk.transaction import Parts
 from pumpclient.writer import Limits
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import FAST, Field
@@ -58,7 +59,7 @@ class Shop(Field):
         on_transaction: OnTransaction | None = None,
     ) -> Service:
         client: PumpsClient = await self.client(limits=limits)
-        service = Service(
+        parts = Parts(
             etcd=self.etcd,
             client=client,
             timestamps=self.timestamps,
@@ -67,6 +68,7 @@ class Shop(Field):
             permits=permits or Permits(),
             on_transaction=on_transaction,
         )
+        service = Service(parts)
         await service.open()
         self.services.append(service)
         return service
@@ -81,7 +83,7 @@ class Shop(Field):
         for service in self.services:
             if service._follower is not None:
                 service._follower.cancel()
-            await service._lease.close()
+            await service._parts.lease.close()
         await super().close()
 
 

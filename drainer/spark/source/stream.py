@@ -128,8 +128,8 @@ def _partitions(options: SourceOptions) -> PumpSet:
     """Return TiCDC's partitions in place of pumps. Raises ConfigError."""
     from drainer.ticdc.partition import Partitions, source_address  # loads the client library
 
-    address, topics = source_address(options.source, {}), [*filter(None, options.source_topics.split(","))]
-    partitions = Partitions(address, topics, TopicHistory(options.job_sources(None)))
+    history = TopicHistory(options.job_sources(None))
+    partitions = Partitions(source_address(options.source, {}), options.source_topics, history)
     return PumpSet(partitions, partitions.dial)
 
 

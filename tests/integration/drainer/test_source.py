@@ -294,7 +294,7 @@ def ids_of(rows: list[Any]) -> list[int]:
     ("name", "why"),
     [
         ("keys.nothing", "TablesUnfit: table keys.nothing is not in the DDL history"),
-        ("keys", "ConfigError: data source binlog: option table must be database.table"),
+        ("keys", "ConfigError: data source binlog: option table: it must be database.table"),
     ],
 )
 def test_unknown_table_of_change_stream_fails_with_one_line(

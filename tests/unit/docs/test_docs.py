@@ -76,10 +76,10 @@ def test_metrics_page_lists_exactly_the_metrics_in_code() -> None:
 def test_operations_page_lists_options_and_columns_of_spark_source() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.source.data_source import SCHEMA
-    from drainer.spark.source.options import _KNOWN
+    from drainer.spark.source.options import KNOWN
 
     section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
-    for option in _KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}:
+    for option in KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}:
         assert f"`{option}`" in section, option
     for column in SCHEMA.split(", "):
         name, kind = column.split()
@@ -99,12 +99,12 @@ def test_changes_page_lists_columns_of_change_stream() -> None:
 def test_api_source_page_lists_every_option_and_column() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.source.data_source import SCHEMA
-    from drainer.spark.source.options import _KNOWN
+    from drainer.spark.source.options import KNOWN
     from drainer.spark.typed.fields import Fields, change_schema
 
     page = (ROOT / "docs" / "api-source.md").read_text()
     listed = set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", page.split("## Columns")[0], re.M))))
-    assert listed == _KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}
+    assert listed == KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}
     typed = {column.name: type(column.dataType).__name__ for column in change_schema(Fields((), (), {}), collect=True)}
     plain = {name: f"{kind.title()}Type" for name, kind in (column.split() for column in SCHEMA.split(", "))}
     for part, columns in (("typed", typed), ("plain", plain)):

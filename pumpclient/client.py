@@ -11,25 +11,29 @@ form for programs with threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import Self, Unpack
 
 from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.registry import Registry
 from binlog.cluster.upstream import cluster_id
+from binlog.errors import BinlogError
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pumpclient.errors import ClientClosed, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
 from pumpclient.payload import NO_DDL, DdlFields, prewrite_payload
 from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
-from pumpclient.watch import Watch
 from pumpclient.writer import Ended, Writer
 
 log = get_logger(__name__)
 
 DRAIN_S = 5.0
+RELIST_S = 1.0
 
 
 class PumpsClient:
@@ -64,7 +68,8 @@ class PumpsClient:
             on_undelivered=options.get("on_undelivered"),
             on_expired=options.get("on_expired"),
         )
-        self._watch = Watch(registry, self._writer)
+        self._registry = registry
+        self._revision = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._etcd: Etcd | None = None
         self._closed = False
@@ -96,11 +101,11 @@ class PumpsClient:
 
     async def open(self) -> None:
         """List the pumps and start to follow their changes. Raises NoPump if none is registered."""
-        if not await self._watch.list_once():
+        if not await self._list():
             raise NoPump("no pump found in pd")
         self._tasks = [
-            asyncio.create_task(self._watch.follow(), name="pumpclient-watch"),
-            asyncio.create_task(self._watch.detect(), name="pumpclient-detect"),
+            asyncio.create_task(self._follow(), name="pumpclient-watch"),
+            asyncio.create_task(self._detect(), name="pumpclient-detect"),
         ]
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -193,6 +198,56 @@ class PumpsClient:
             await asyncio.wait(self._tasks)
         if self._etcd is not None:
             await self._etcd.close()
+
+    # --- watching: the pool is kept equal to the registry, and suspended pumps are probed (C-04, C-05) ----------
+
+    async def _list(self) -> int:
+        """Replace the pool by a listing and return the number of pumps. Raises EtcdError."""
+        listing = await self._registry.list("pumps")
+        self._revision = listing.revision
+        for node_id in self._pool.replace_all(record.status for record in listing.nodes):
+            self._writer.forget(node_id)
+        return len(listing.nodes)
+
+    async def _follow(self) -> None:
+        """Apply changes until cancelled. After a broken watch, list the pumps again, so that no change is missed."""
+        outage = Outage(log, "watch of pumps failed", "watch of pumps works again")
+        while True:
+            try:
+                async for changes in self._registry.watch("pumps", self._revision):
+                    for node_id, record in changes:
+                        if record is None:
+                            self._pool.remove(node_id)
+                            self._writer.forget(node_id)
+                        elif self._pool.put(record.status):
+                            self._writer.forget(node_id)
+            except BinlogError as error:
+                outage.failed(error=str(error))
+            await asyncio.sleep(RELIST_S)
+            with contextlib.suppress(BinlogError):  # etcd is unreachable: keep the pool as it is and retry
+                await self._list()
+                outage.over()
+
+    async def _detect(self) -> None:
+        """Probe suspended pumps when they are due. While no pump is available, probe all of them repeatedly."""
+        last_s = -self.limits.detect_soonest_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(self.limits.detect_s, self._pool.next_probe_s())):
+                    await self._writer.suspended.wait()
+            self._writer.suspended.clear()
+            self._writer.report_expired()
+            await asyncio.sleep(max(0.0, last_s + self.limits.detect_soonest_s - time.monotonic()))
+            due = self._pool.due()
+            if not due:
+                continue
+            last_s = time.monotonic()
+            answers = await asyncio.gather(*(self._writer.probe(pump) for pump in due))
+            for pump, answer in zip(due, answers, strict=True):
+                if not answer.acked:
+                    log.info("pump is still unavailable", pump=pump, detail=answer.detail)
+            if not self._pool.available():
+                self._writer.suspended.set()
 
     def _check_open(self) -> None:
         if self._closed:

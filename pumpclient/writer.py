@@ -1,6 +1,6 @@
 """Writes binlogs to pumps with the original's rules of retry and failover (C-10 to C-14), without the registry.
 
-`Writer` owns the connections, the tracker and the cleaner; `watch` updates its pool; `client` is the public interface.
+`Writer` owns the connections, the tracker and the cleaner; `client`, the public interface, updates its pool.
 """
 
 from __future__ import annotations

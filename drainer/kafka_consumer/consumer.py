@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from threading import Event as Stop
 from typing import Final
 
@@ -22,7 +23,7 @@ from binlog.runtime.log import get_logger
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume, not_fetched
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadStopped, Record, TopicReader
-from drainer.protocol.claim_store import ClaimStore, ClaimStoreError, open_store
+from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event, ResolvedEvent, RowEvent
 from drainer.protocol.large import claimed_row
@@ -187,11 +188,33 @@ class Consumer:
         if self._from_end and not self.resume.reads:
             ends = {topic_partition: reader.ends(topic_partition)[1] for topic_partition in partitions}
             self.resume = Resume(0, {topic_partition: Read(end, end) for topic_partition, end in ends.items()})
-        claims = _Claims(self._address.options, decoding, self._store, skips_handle_only=self._skips_handle_only)
-        core = ConsumerCore(partitions, self.resume, claims.whole)
+        core = ConsumerCore(partitions, self.resume, partial(self._whole, decoding))
         _log.info("reading topics", partitions=reader.partitions, applied_ts=self.resume.applied_ts)
         reader.begin({one: core.begin(one) for one in partitions})
         return core
+
+    def _whole(
+        self, decoding: EventDecoding, topic_partition: KafkaPartition, offset: int, event: RowEvent
+    ) -> RowEvent | None:
+        """Fetch a row that was too large for a message. See core.Whole. Raises ConsumeError."""
+        if not event.claim and self._skips_handle_only:
+            columns = event.key or event.new or event.old or {}
+            _log.warning(
+                "a row is left out: its message has the handle key alone",
+                topic_partition=str(topic_partition),
+                offset=offset,
+                table=f"{event.schema}.{event.table}",
+                key={name: column.value for name, column in columns.items()},
+                commit_ts=event.commit_ts,
+            )
+            return None
+        if not event.claim or self._store is None:
+            return not_fetched(topic_partition, offset, event)
+        try:
+            raw = self._address.options.claim_check_raw_value
+            return claimed_row(event, decoding.of(topic_partition), self._store, raw_value=raw)
+        except (MessageError, ClaimStoreError) as error:
+            raise ConsumeError(f"{topic_partition} offset {offset}: {error}") from None
 
     def _hold(self, reader: TopicReader, core: ConsumerCore, held: set[KafkaPartition]) -> set[KafkaPartition]:
         """Bound the rows that wait: read only the partitions that others wait for, while there are too many. Return the
@@ -282,36 +305,3 @@ class _InOrder(EventDecoding):
         """Raises ConsumeError if a record waits."""
         for (record, error), *_ in filter(None, self._waiting.values()):
             raise ConsumeError(f"{record.topic_partition} offset {record.offset}: {error}")
-
-
-class _Claims:
-    """Fetch rows that were too large for a message."""
-
-    def __init__(
-        self, options: ProtocolOptions, decoding: EventDecoding, store: ClaimStore | None, *, skips_handle_only: bool
-    ) -> None:
-        self._options = options
-        self._decoding = decoding
-        self._skips = skips_handle_only
-        self._store = store
-
-    def whole(self, topic_partition: KafkaPartition, offset: int, event: RowEvent) -> RowEvent | None:
-        """See core.Whole. Raises ConsumeError."""
-        if not event.claim and self._skips:
-            columns = event.key or event.new or event.old or {}
-            _log.warning(
-                "a row is left out: its message has the handle key alone",
-                topic_partition=str(topic_partition),
-                offset=offset,
-                table=f"{event.schema}.{event.table}",
-                key={name: column.value for name, column in columns.items()},
-                commit_ts=event.commit_ts,
-            )
-            return None
-        if not event.claim or self._store is None:
-            return not_fetched(topic_partition, offset, event)
-        try:
-            raw = self._options.claim_check_raw_value
-            return claimed_row(event, self._decoding.of(topic_partition), self._store, raw_value=raw)
-        except (MessageError, ClaimStoreError) as error:
-            raise ConsumeError(f"{topic_partition} offset {offset}: {error}") from None

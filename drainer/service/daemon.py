@@ -127,18 +127,6 @@ class Opened:
     first_ts: int
 
 
-class _StopRequest:
-    """A requested stop: PAUSE (a signal, PUT …/pause) or CLOSE (PUT …/close)."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-        self.event = Event.PAUSE
-
-    def ask(self, event: Event) -> None:
-        self.event = event
-        self._stop.set()
-
-
 async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
     """Run until `stop` is set, until --until-now is reached, or until something fails, which is raised. The caller
     closes `opening`."""
@@ -327,7 +315,7 @@ async def _drain(
         steering=_steering(config, pipeline),
         now_ts=clock.now_ts,
     )
-    asked, runs_text = _StopRequest(stop), not isinstance(opened.destination, DerivesDdl)
+    runs_text = not isinstance(opened.destination, DerivesDdl)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     verifier = Verifier(config, opened.position.verifications)
     status = Status(
@@ -338,7 +326,7 @@ async def _drain(
         pumps=pumps,
         synced_after_s=config.synced_check_time * 60.0,
         first_ts=opened.first_ts,
-        stop=asked.ask,
+        stop=stop.set,
         steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=runs_text).handle,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
         standbys=lambda: upstream.candidate.waiting,
@@ -354,7 +342,7 @@ async def _drain(
         heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
         stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
-        stack.push_async_callback(lambda: node.move(asked.event))
+        stack.push_async_callback(lambda: node.move(status.asked or Event.PAUSE))
         stack.callback(setattr, status, "phase", "stopping")
         if await spark.start():
             if config.spark.class_archive:

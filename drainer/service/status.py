@@ -72,7 +72,8 @@ _LATE = metrics.gauge(
 class Status:
     """Builds the status document on request; keeps only the time of the last applied row.
 
-    `first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
+    `first_ts`: no binlog is older, 0: not known. `stop`: called when PUT /state asks for it, with PAUSE or CLOSE in
+    `asked`. `steer`: answers
     requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers that
     wait to take over. `verification`: fields about comparisons with upstream."""
 
@@ -84,16 +85,16 @@ class Status:
     synced_after_s: float
     steer: Action
     first_ts: int = 0
-    stop: Callable[[Event], None] = lambda _event: None
+    stop: Callable[[], None] = lambda: None
     available_bytes: Callable[[], int] = lambda: 0
     standbys: Callable[[], Sequence[str]] = tuple
     verification: Callable[[], Mapping[str, object]]
     phase: str = "starting Spark"
+    asked: Event | None = None
 
     def __post_init__(self) -> None:
         self.first_ts = self.first_ts or tso.compose(int(time.time() * 1000))
         self._history = History()
-        self._asked = ""
         self._began_ts = self.scheduler.watermark_state.applied_ts
         self._rows_seen = 0
         self._rows_at = time.monotonic()
@@ -228,12 +229,13 @@ class Status:
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
         if node_id != self.node_id:
             return result(f"invalid nodeID {node_id}, this drainer's nodeID is {self.node_id}", FAILED)
-        if self._asked:
-            return result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
+        if self.asked is not None:
+            state = next_state(State.ONLINE, self.asked)
+            return result(f"this drainer's state is {state}, apply {action} failed!", FAILED)
         if event is None:
             return result(f"invalid action {action}", FAILED)
-        self._asked = next_state(State.ONLINE, event)
-        self.stop(event)
+        self.asked = event
+        self.stop()
         return result(f"apply action {action} success!", OK)
 
     async def home(self) -> Response:

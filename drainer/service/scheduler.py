@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from binlog.errors import BinlogError, PumpUnavailable
 from binlog.runtime.log import get_logger
@@ -120,20 +121,6 @@ class PlannedBatches:
         return self._planned.get(until_ts)
 
 
-class QueryPlanner:
-    """Answers the stream reader of one query. Once another query has begun, questions of this one have no effect: a
-    reader may still ask, or wait for an answer, when its query has ended."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def next_until(self, start_ts: int) -> int:
-        return self._scheduler.next_until(start_ts, self)
-
-    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
-        return self._scheduler.tasks(start_ts, until_ts)
-
-
 async def _no_clock() -> int:
     return 0
 
@@ -176,7 +163,7 @@ class Scheduler:
         self._looked_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
-        self._query: QueryPlanner | None = None
+        self._query = 0  # the number of the query that runs
         self._asking = asyncio.Lock()
         texts = ("the watermark does not advance", "the watermark advances again")
         self._held_outage = Outage(_log, *texts, quiet_s=AWAY_WARN_S)
@@ -193,15 +180,16 @@ class Scheduler:
 
     # --- called from the reader's thread ------------------------------------------------------------------------
 
-    def for_query(self) -> QueryPlanner:
-        """Return the planner for a query that begins at the position. No batch is being applied, and earlier queries
-        have ended.
+    def for_query(self) -> Callable[[int], int]:
+        """Return `next_until` for a query that begins at the position. No batch is being applied, and earlier queries
+        have ended: their questions have no effect from now on. A reader may still ask, or wait for an answer, when its
+        query has ended.
         """
-        self._query = QueryPlanner(self)
+        self._query += 1
         self.batches.reset()
-        return self._query
+        return partial(self.next_until, query=self._query)
 
-    def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:
+    def next_until(self, start_ts: int, query: int = 0) -> int:
         """Return the end of the next batch; `start_ts` if there was none within LONG_POLL_S."""
         plan = asyncio.run_coroutine_threadsafe(self._next(query), self._loop).result()
         return start_ts if plan is None else plan.until_ts
@@ -214,15 +202,15 @@ class Scheduler:
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
-    async def _next(self, query: QueryPlanner | None) -> PlannedBatch | None:
+    async def _next(self, query: int) -> PlannedBatch | None:
         # One question at a time, because a question of a query that has ended may still advance the position or make a
         # plan.
         async with self._asking:
             return await self._next_of(query)
 
-    async def _next_of(self, query: QueryPlanner | None) -> PlannedBatch | None:
+    async def _next_of(self, query: int) -> PlannedBatch | None:
         end = time.monotonic() + LONG_POLL_S
-        if query is not self._query:
+        if query != self._query:
             return None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
@@ -237,7 +225,7 @@ class Scheduler:
             except HeldBack as error:
                 self._held_back(error)
                 pause_s = HELD_BACK_PAUSE_S
-            if query is not self._query:
+            if query != self._query:
                 return None
             if plan is not None and self.steering.admits(
                 plan.until_ts

@@ -165,7 +165,7 @@ class SparkRun:
 
         assert self._session is not None
         self._close_planner()
-        self._planner = PlannerServer(self.scheduler.for_query(), self._fail)
+        self._planner = PlannerServer(self.scheduler.for_query(), self.scheduler.tasks, self._fail)
         security = self.config.security
         options = {
             "packed": "true",

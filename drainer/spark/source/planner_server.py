@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Protocol
 
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
@@ -32,22 +31,19 @@ class QuestionUnreadable(BinlogError):
     """A request on the planner's socket that is not one of those of drainer.spark.source.planner_client."""
 
 
-class Planner(Protocol):
-    """Answers the reader's questions. Both methods block; `next_until` for at most a fraction of a second."""
-
-    def next_until(self, start_ts: int) -> int: ...
-
-    def tasks(self, start_ts: int, until_ts: int) -> Tasks: ...
-
-
 class PlannerServer:
-    """Serves one Planner until `close`, with a thread for each connection. An error in the planner is sent to the
-    reader, whose query then fails, and passed to `on_error`. After `close`, the query has ended, and `on_error` is not
-    called."""
+    """Answers the reader's questions until `close`, with a thread for each connection. An error in an answer is sent to
+    the reader, whose query then fails, and passed to `on_error`. After `close`, the query has ended, and `on_error` is
+    not called."""
 
-    def __init__(self, planner: Planner, on_error: Callable[[BaseException], None]) -> None:
-        self._planner = planner
-        self._on_error = on_error
+    def __init__(
+        self,
+        next_until: Callable[[int], int],
+        tasks: Callable[[int, int], Tasks],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        """`next_until`, `tasks`: of the scheduler. Both block; `next_until` for at most a fraction of a second."""
+        self._next_until, self._tasks, self._on_error = next_until, tasks, on_error
         usual = tempfile.gettempdir()
         parent = usual if len(os.fsencode(usual)) <= SOCKET_FOLDER_BYTES_MAX else "/tmp"
         self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-", dir=parent)
@@ -94,8 +90,8 @@ class PlannerServer:
 
     def _answer(self, question: str, start_ts: int, until_ts: int) -> int | Tasks:
         if question == "next":
-            return self._planner.next_until(start_ts)
-        return self._planner.tasks(start_ts, until_ts)
+            return self._next_until(start_ts)
+        return self._tasks(start_ts, until_ts)
 
 
 def question_of(asked: bytes) -> tuple[str, int, int]:

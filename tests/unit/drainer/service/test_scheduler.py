@@ -306,18 +306,18 @@ async def test_survey_of_ended_query_plans_no_batch() -> None:
     scheduler = Scheduler(pumps, position, SIZES, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     before = scheduler.for_query()
     scheduler.batches.begun = PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD)
-    old = asyncio.create_task(asyncio.to_thread(before.next_until, 60))
+    old = asyncio.create_task(asyncio.to_thread(before, 60))
     await asyncio.wait_for(pumps.reached.wait(), 60)
     query = scheduler.for_query()
-    new = asyncio.create_task(asyncio.to_thread(query.next_until, 50))
+    new = asyncio.create_task(asyncio.to_thread(query, 50))
     await asyncio.wait((new,), timeout=0.5)  # long enough to be answered, if it does not wait for the old one
     pumps.go_on.set()
     assert await asyncio.wait_for(old, 60) == 60, "nothing new"
     assert await asyncio.wait_for(new, 60) == 60
     plan = scheduler.batches.planned(60)
     assert plan is not None and (plan.after_ts, plan.until_ts) == (50, 60)
-    assert query.tasks(50, 60) == (plan.tasks, FOLD)
-    assert await asyncio.to_thread(before.next_until, 60) == 60
+    assert scheduler.tasks(50, 60) == (plan.tasks, FOLD)
+    assert await asyncio.to_thread(before, 60) == 60
     assert scheduler.batches.planned(60) is plan, "nor does a question that comes late take it away"
 
 
@@ -336,11 +336,11 @@ async def test_advance_of_ended_query_completes_before_next_plans() -> None:
     rows_at_once = watermark_of((mark(2000, batch_bytes=10, batch_count=1),), floor_ts=0)
     scheduler, pumps = made(nothing, position)
     before = scheduler.for_query()
-    old = asyncio.create_task(asyncio.to_thread(before.next_until, 50))
+    old = asyncio.create_task(asyncio.to_thread(before, 50))
     assert await asyncio.to_thread(begun.wait, 60)
     pumps.answer = lambda *_: rows_at_once
     query = scheduler.for_query()
-    new = asyncio.create_task(asyncio.to_thread(query.next_until, 50))
+    new = asyncio.create_task(asyncio.to_thread(query, 50))
     await asyncio.wait((new,), timeout=0.5)
     go_on.set()
     assert await asyncio.wait_for(old, 60) == 50

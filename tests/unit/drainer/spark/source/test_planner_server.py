@@ -40,7 +40,7 @@ class Answers:
 def server() -> Iterator[tuple[PlannerServer, Answers, list[BaseException]]]:
     errors: list[BaseException] = []
     answers = Answers()
-    running = PlannerServer(answers, errors.append)
+    running = PlannerServer(answers.next_until, answers.tasks, errors.append)
     yield running, answers, errors
     running.close()
 
@@ -71,7 +71,7 @@ def test_error_after_planner_server_closed_is_not_reported() -> None:
             assert closed.wait(60)
             raise ValueError("nothing is planned")
 
-    server = PlannerServer(Slow(), errors.append)
+    server = PlannerServer(Slow().next_until, Slow().tasks, errors.append)
     line = PlannerLine(server.address, server.key)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(line.next_until, 9)
@@ -163,7 +163,7 @@ def test_planner_socket_works_with_long_temporary_folder(tmp_path: Path, monkeyp
         folder = tmp_path / ("x" * bytes_more)
         folder.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
-        running = PlannerServer(Answers(), print)
+        running = PlannerServer(Answers().next_until, Answers().tasks, print)
         line = PlannerLine(running.address, running.key)
         assert line.next_until(5) == 9
         line.close()

@@ -70,21 +70,14 @@ async def _run(config: ArbiterConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     arbiter = Arbiter(config, stop)
     server = StatusServer(config.addr, {"/status": arbiter.status})
-    pushing: asyncio.Task[None] | None = None
-    await server.start()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        await server.start()
+        stack.push_async_callback(server.close)
         if config.metrics.addr and config.metrics.interval:
             instance = f"{socket.gethostname()}_{server.port}"
-            pushing = asyncio.create_task(
-                metrics.push(config.metrics.addr, instance, interval_s=config.metrics.interval)
-            )
+            pushing = metrics.push(config.metrics.addr, instance, interval_s=config.metrics.interval)
+            stack.callback(asyncio.create_task(pushing).cancel)
         await asyncio.to_thread(arbiter.run)
-    finally:
-        if pushing is not None:
-            pushing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await pushing
-        await server.close()
 
 
 class Arbiter:

@@ -197,6 +197,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
     """The reader of `spark.read.format("binlog")`: everything in (start-ts, end-ts]."""
 
+    _surveyed = BatchLimits(1 << 40)
+
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
@@ -205,16 +207,18 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
         options = self._options
         pumps = Pumps(options)
         try:
-            watermark = pumps.survey_everything(options.start_ts, BatchLimits(1 << 40), end_ts=options.end_ts)
+            watermark = pumps.survey_everything(options.start_ts, self._surveyed, end_ts=options.end_ts)
             until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
-            if until_ts <= options.start_ts:
-                return []
-            return _tasks(watermark, pumps, options, options.start_ts, until_ts)
+            return self._tasks(pumps, watermark, until_ts) if until_ts > options.start_ts else []
         finally:
             pumps.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
+
+    def _tasks(self, pumps: Pumps, watermark: Watermark, until_ts: int) -> list[InputPartition]:
+        """Return the tasks that read (start-ts, until_ts], which is not empty."""
+        return _tasks(watermark, pumps, self._options, self._options.start_ts, until_ts)
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from binlog.runtime.config import load
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 from binlog.tidb.table import TableInfo
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from drainer.pumps.pull import pull_binlogs
@@ -31,8 +31,8 @@ from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
-from drainer.spark.source.options import SourceOptions, one_line_errors
-from drainer.spark.source.stream import Pumps, StreamReader
+from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.stream import BatchReader, Pumps, StreamReader
 from drainer.spark.typed.fields import Fields, Reading, StreamRules, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
 
@@ -244,28 +244,20 @@ class ChangesStreamReader(StreamReader):
         return self._tables
 
 
-class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
+class ChangesBatchReader(BatchReader):
     """The reader of `spark.read` with the option `table`: every change in (start-ts, end-ts]."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
+    _surveyed = BatchLimits(1)  # `_Tables` surveys again, up to the first DDL that it does not know
 
-    @one_line_errors
-    def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        pumps = Pumps(options)
-        try:
-            watermark = pumps.survey_everything(options.start_ts, BatchLimits(1), end_ts=options.end_ts)
-            until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
-            tables = _Tables(options, pumps, self._schema)
-            limits = BatchLimits(1 << 40)
-            return tables.tasks(options.start_ts, until_ts, limits) if until_ts > options.start_ts else []
-        finally:
-            pumps.close()
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options)
+        self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition)
+
+    def _tasks(self, pumps: Pumps, watermark: Watermark, until_ts: int) -> list[InputPartition]:
+        return _Tables(self._options, pumps, self._schema).tasks(self._options.start_ts, until_ts, BatchLimits(1 << 40))
 
 
 def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -27,11 +27,10 @@ from binlog.tidb.types import SchemaState
 
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Held, Writer
 from pumpclient.sdk.lock import ddl_lock
-from pumpclient.sdk.transaction import Parts
+from pumpclient.sdk.parts import Parts, begin
 
 log = get_logger(__name__)
 
@@ -120,21 +119,17 @@ class DdlRunner:
             self.parts.client.when_ended(job.start_ts, use.end)
 
     async def _carry_through(self, job: Job, lock: Compare, writer: Writer, ddl: DdlFields, pump: str) -> Job:
-        try:
-            commit_ts = await self.parts.timestamps.get()
-        except BaseException:
-            await taken_back(self.parts.client.rollback(job.start_ts), self.parts.client.limits)
-            raise
+        commit_ts = await self.parts.commit_ts(job.start_ts)
         job = replace(job, finished_ts=commit_ts)
         # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
         if not await self._publish(job, lock, writer):
-            await taken_back(self.parts.client.rollback(job.start_ts), self.parts.client.limits)
+            await self.parts.taken_back(job.start_ts)
             raise DdlLockLost(
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )
         crash_point("sdk.ddl_after_publish")
         delivery = begin(self.parts.client.commit(job.start_ts, commit_ts, ddl))
-        await delivered(delivery, self.parts.client.limits, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
+        await self.parts.delivered(delivery, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
         self.parts.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
         return job

@@ -28,13 +28,14 @@ from pumpclient.sdk.ddl import DdlRunner, MakeStatement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
+from pumpclient.sdk.parts import Parts
 from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.snapshot import Page, page_writer, taken
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
-from pumpclient.sdk.transaction import Parts, Transaction
+from pumpclient.sdk.transaction import Transaction
 
 log = get_logger(__name__)
 

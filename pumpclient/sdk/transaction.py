@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from enum import Enum
 from typing import Self
 
-from binlog.cluster.etcd import Etcd
-from binlog.cluster.timestamp import TimestampSource
 from binlog.runtime.crashpoint import crash_point
 from binlog.tidb.key import record_key
 from binlog.tidb.mutation import PrewriteValue
 
-from pumpclient.client import PumpsClient
 from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
-from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
-from pumpclient.sdk.lease import Held, WriterLease
-from pumpclient.sdk.permits import Permits
-from pumpclient.sdk.report import OnTransaction, Outcome, TransactionReport, report
+from pumpclient.sdk.lease import Held
+from pumpclient.sdk.parts import Parts, begin
+from pumpclient.sdk.report import Outcome, TransactionReport, report
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
-from pumpclient.sdk.underway import UnderWay
 
 
 class Stage(Enum):
@@ -41,22 +34,6 @@ class Stage(Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the transactions and the DDL statements of a service share. `rowids`: hidden row ids of tables without a
-    clustered key."""
-
-    etcd: Etcd
-    client: PumpsClient
-    timestamps: TimestampSource
-    rowids: Iterator[int]
-    lease: WriterLease
-    permits: Permits
-    on_transaction: OnTransaction | None = None
-    catalog: Catalog = field(default_factory=Catalog)
-    under_way: UnderWay = field(default_factory=UnderWay)
 
 
 class Transaction:
@@ -258,7 +235,7 @@ class Transaction:
                     self.start_ts, self._key or b"", value, writer=use.writer.id
                 )
                 crash_point("sdk.after_prewrite")
-                self.commit_ts = await self._commit_ts()
+                self.commit_ts = await self._parts.commit_ts(self.start_ts)
             with self._parts.under_way.deciding():
                 await self._delivered(self._deliver())
             return self.commit_ts
@@ -270,8 +247,7 @@ class Transaction:
 
     async def _delivered(self, delivery: asyncio.Task[None]) -> None:
         assert self.commit_ts is not None and self._pump is not None
-        limits = self._parts.client.limits
-        await delivered(delivery, limits, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
+        await self._parts.delivered(delivery, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
 
     def _leave_place(self) -> None:
         """Release the permit when nothing more is sent, or `commit_wait_s` after the commit was first sent.
@@ -290,15 +266,6 @@ class Transaction:
         sent_s = loop.time() if self._sent_s is None else self._sent_s
         over = loop.call_at(sent_s + self._parts.client.limits.commit_wait_s, leave)
         self._parts.client.when_ended(self.start_ts, leave)
-
-    async def _commit_ts(self) -> int:
-        """Get the commit_ts. Without one the transaction never commits, so its prewrite is rolled back."""
-        try:
-            return await self._parts.timestamps.get()
-        except BaseException:
-            # The rollback is sent even if this task is cancelled; its delivery continues after this task.
-            await taken_back(self._parts.client.rollback(self.start_ts), self._parts.client.limits)
-            raise
 
     async def rollback(self) -> None:
         """Discard the rows. Nothing was sent, so no pump is contacted. Raises TransactionEnded if it is not open."""

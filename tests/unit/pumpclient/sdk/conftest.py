@@ -16,10 +16,10 @@ from binlog.tidb.job import Job
 from pumpclient.client import PumpsClient
 from pumpclient.sdk import BigInt, Column, Table, Transaction
 from pumpclient.sdk.lease import WriterLease
+from pumpclient.sdk.parts import Parts
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.service import Service
-from pumpclient.sdk.transaction import Parts
 from pumpclient.writer import Limits
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import FAST, Field

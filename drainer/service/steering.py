@@ -34,10 +34,6 @@ class Refusal(Exception):
         self.code = code
 
 
-class NoFields(Section):
-    """The body of pause and resume: empty, or {}."""
-
-
 class Update(Section):
     """The body of update. A field that is not given stays as it is."""
 
@@ -76,11 +72,11 @@ class SteeringApi:
         self._pipeline = pipeline
         self._scheduler = scheduler
         self._steering = scheduler.steering
-        # The body, and what is called with it and the client's name; that returns the message of the answer, or raises
-        # Refusal.
+        # The body (Section: none, or {}), and what is called with it and the client's name; that returns the message of
+        # the answer, or raises Refusal.
         self._commands: Mapping[str, tuple[type[Section], Callable[[Any, str], str]]] = {
-            "pause": (NoFields, self._pause),
-            "resume": (NoFields, self._resume),
+            "pause": (Section, self._pause),
+            "resume": (Section, self._resume),
             "update": (Update, self._update),
             "decide-ddl": (DecideDdl, self._decide_ddl),
             "decide-transaction": (DecideTransaction, self._decide_transaction),
@@ -103,14 +99,14 @@ class SteeringApi:
         body, run = command
         return run(body_of(request.body, body), request.peer)
 
-    def _pause(self, _body: NoFields, who: str) -> str:
+    def _pause(self, _body: Section, who: str) -> str:
         if self._steering.paused:
             return f"the changefeed is already paused, by {self._steering.paused_by}"
         self._steering.pause(who)
         _log.warning("changefeed paused", who=who, position=self._pipeline.position_ts)
         return "the changefeed is paused: after the batch under way none begins until resume, or a restart"
 
-    def _resume(self, _body: NoFields, who: str) -> str:
+    def _resume(self, _body: Section, who: str) -> str:
         if not self._steering.paused:
             return "the changefeed is not paused"
         _log.warning("changefeed resumed", who=who, paused_by=self._steering.paused_by)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,29 +22,23 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.watermark import RangeDiffers
 from drainer.service.scheduler import Scheduler
 
-# A thread that applies one batch while the next one is read. At most one batch is being applied.
-Work = Callable[[], None]
-
 
 class Applier:
-    """Runs one piece of work after another in the order of `begin`. All run on one thread, because Spark keeps data for
-    every thread that calls it. After work that failed, no other begins until `reset`."""
+    """Applies one batch while the next one is read: runs one piece of work after another in the order of `begin`, all
+    on one thread, because Spark keeps data for every thread that calls it. After work that failed, no other begins
+    until `reset`. No reference to finished work is left: Spark keeps a batch's files as long as one exists."""
 
     def __init__(self) -> None:
         self._last: Future[None] | None = None
-        self._works: queue.SimpleQueue[tuple[Work, Callable[[], None], Future[None]]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "apply")
 
-    def begin(self, work: Work, failed: Callable[[], None]) -> None:
+    def begin(self, work: Callable[[], None], failed: Callable[[], None]) -> None:
         """Wait for the previous work and raise its error, if any; then begin this one. `failed`: called if this one
         raises.
         """
         self.wait()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="apply", daemon=True)
-            self._thread.start()
-        self._last = Future()
-        self._works.put((work, failed, self._last))
+        self._last = self._thread.submit(work)
+        self._last.add_done_callback(lambda done: failed() if done.exception() is not None else None)
 
     def wait(self) -> None:
         """Wait until no work is running. Raises the error of the last work, at every call."""
@@ -58,27 +50,6 @@ class Applier:
         if self._last is not None:
             self._last.exception()
         self._last = None
-
-    def _run(self) -> None:
-        while True:
-            # In a function of its own, so that no reference to finished work is left: Spark keeps a batch's files as
-            # long as one exists.
-            self._carry_out(*self._works.get())
-
-    def _carry_out(self, work: Work, failed: Callable[[], None], done: Future[None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
-            done.set_exception(error)
-            # The error's traceback refers to this frame. In a reference cycle, the batch that failed would stay in
-            # memory until the garbage collector runs.
-            del work, done
-            try:
-                failed()
-            except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever
-                _log.warning("the query of a failed batch cannot be stopped", error=str(another))
-        else:
-            done.set_result(None)
 
 
 if TYPE_CHECKING:

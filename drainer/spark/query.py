@@ -20,7 +20,7 @@ from drainer.apply.micro_batch import DistributedJob
 from drainer.changes.slot_blob import folder_of
 from drainer.sink.base import Receipt
 from drainer.spark import shuffle_apply
-from drainer.spark.errors import SPARK_ERRORS, ErrorSeal, SparkFailed
+from drainer.spark.errors import SPARK_ERRORS, ErrorSeal, SparkFailed, text_of
 
 _log = get_logger(__name__)
 
@@ -133,5 +133,5 @@ class Query:
             return
         try:
             self._query.stop()
-        except SPARK_ERRORS as error:
-            _log.warning("Spark did not stop its query in time", error=str(error).splitlines()[0])
+        except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM has ended
+            _log.warning("Spark did not stop its query in time", error=text_of(error).splitlines()[0])

@@ -192,28 +192,21 @@ SOCKET_PATH_BYTES_MAX = 107
 SERVER = "drainer.spark.startup.fork_server"
 
 
-@dataclass(frozen=True, slots=True)
-class Forking:
-    """`python`: the program that Spark runs instead of Python; `server`: the command line of the fork server."""
-
-    python: str
-    server: tuple[str, ...]
-
-
-def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Forking | None:
-    """Prepare the fork server's files in `folder`. Return None if Spark must run Python itself: on other machines, with
-    another interpreter, and if programs in `folder` cannot be executed or its path is too long for a socket."""
+def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Sequence[str]:
+    """Prepare the fork server's files in `folder`; PYTHON is the program that Spark then runs instead of Python. Return
+    the server's command line; empty if Spark must run Python itself: on other machines, with another interpreter, and
+    if programs in `folder` cannot be executed or its path is too long for a socket."""
     if not (sys.platform == "linux" and master.startswith("local") and python_of(conf) == sys.executable):
-        return None
+        return ()
     python, path = folder / PYTHON, folder / SOCKET
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-        return None
+        return ()
     words = (sys.executable, "-I", "-S", fork_client.__file__, str(path))
     python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     python.chmod(0o700)
     if not os.access(python, os.X_OK):  # a file system that is mounted without permission to execute
-        return None
-    return Forking(str(python), (sys.executable, "-m", SERVER, str(path)))
+        return ()
+    return sys.executable, "-m", SERVER, str(path)
 
 
 if TYPE_CHECKING:
@@ -272,9 +265,9 @@ def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Pat
         given = folder / SETTINGS_FILE
         given.write_text(properties(settings), encoding="utf-8")
         connection = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / CONNECTION_FILE)}
-        found = forking(folder, settings.get("spark.master", ""), settings) if forks else None
-        process = _start(given, {**variables, **connection}, sink, found.server if found else ())
-        return Jvm(settings, output, folder, process, begin, found.python if found else "")
+        server = forking(folder, settings.get("spark.master", ""), settings) if forks else ()
+        process = _start(given, {**variables, **connection}, sink, server)
+        return Jvm(settings, output, folder, process, begin, str(folder / PYTHON) if server else "")
 
 
 def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:

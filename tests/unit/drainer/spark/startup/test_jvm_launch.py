@@ -18,7 +18,7 @@ from pyspark import SparkConf
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup.java import SparkUnavailable
-from drainer.spark.startup.jvm_launch import connect, forking, properties, start
+from drainer.spark.startup.jvm_launch import PYTHON, connect, forking, properties, start
 from drainer.spark.startup.session_opening import Opening
 from tests.support.servers import free_port, wait_until
 
@@ -113,10 +113,9 @@ def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_local_spark_gets_fork_client_that_runs_as_python(tmp_path: Path) -> None:
     place = tmp_path / "it's a folder"
     place.mkdir()
-    found = forking(place, "local[2]", {})
-    assert found is not None
-    assert found.server[:3] == (sys.executable, "-m", "drainer.spark.startup.fork_server")
-    ran = subprocess.run([found.python, "-c", "print('no server yet')"], capture_output=True, text=True, check=True)
+    server = forking(place, "local[2]", {})
+    assert server[:3] == (sys.executable, "-m", "drainer.spark.startup.fork_server")
+    ran = subprocess.run([place / PYTHON, "-c", "print('no server yet')"], capture_output=True, text=True, check=True)
     assert ran.stdout == "no server yet\n"
 
 
@@ -126,7 +125,7 @@ def test_local_spark_gets_fork_client_that_runs_as_python(tmp_path: Path) -> Non
     [("spark://h:7077", {}), ("k8s://h", {}), ("local[2]", {"spark.pyspark.python": "/usr/bin/another"})],
 )
 def test_forking_is_off_for_cluster_or_other_interpreter(tmp_path: Path, master: str, conf: dict[str, str]) -> None:
-    assert forking(tmp_path, master, conf) is None
+    assert not forking(tmp_path, master, conf)
     assert not list(tmp_path.iterdir())
 
 
@@ -134,13 +133,13 @@ def test_forking_is_off_for_cluster_or_other_interpreter(tmp_path: Path, master:
 def test_forking_is_off_with_path_too_long_for_socket(tmp_path: Path) -> None:
     place = tmp_path / ("x" * 100)
     place.mkdir()
-    assert forking(place, "local[2]", {}) is None
+    assert not forking(place, "local[2]", {})
 
 
 @on_linux
 def test_forking_is_off_with_folder_without_execute_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.X_OK)
-    assert forking(tmp_path, "local[2]", {}) is None
+    assert not forking(tmp_path, "local[2]", {})
 
 
 # Spark's start beside the daemon's own: who asks for the session gets it or the reason, and nothing is left of it.

@@ -32,19 +32,16 @@ MEMORY = "SPARK_EXECUTOR_MEMORY"
 _OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
 
 
-class NotAnExecutor(Exception):
-    """The arguments or variables are not those of an executor's pod."""
-
-
 def command(argv: list[str], environment: Mapping[str, str], java: str, spark: Path) -> list[str]:
-    """Return the JVM's command line; `spark`: the folder that contains `jars`. Raises NotAnExecutor."""
+    """Return the JVM's command line; `spark`: the folder that contains `jars`. Raises SparkUnavailable if the arguments
+    or variables are not those of an executor's pod."""
     if argv != ["executor"]:
-        raise NotAnExecutor(
+        raise SparkUnavailable(
             f"the argument is {' '.join(argv)!r}, not 'executor': only Spark's driver starts this program"
         )
     lacking = [name for name in (*ARGUMENTS.values(), MEMORY) if not environment.get(name)]
     if lacking:
-        raise NotAnExecutor(f"{', '.join(lacking)} not set: only Spark's driver starts this program")
+        raise SparkUnavailable(f"{', '.join(lacking)} not set: only Spark's driver starts this program")
     numbered = {int(found[1]): value for name, value in environment.items() if (found := _OPTION.fullmatch(name))}
     classes = [str(spark / "jars" / "*")]
     for name in ("SPARK_CONF_DIR", "SPARK_EXTRA_CLASSPATH"):
@@ -64,7 +61,7 @@ def main(argv: list[str]) -> NoReturn:
     try:
         java = str(java_program())
         line = command(argv, os.environ, java, spark_home())
-    except (NotAnExecutor, SparkUnavailable) as error:
+    except SparkUnavailable as error:
         sys.exit(str(error))
     os.execv(java, line)
 

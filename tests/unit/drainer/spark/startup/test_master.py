@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.startup.executor_pod import ARGUMENTS, MAIN, NotAnExecutor, command
+from drainer.spark.startup.executor_pod import ARGUMENTS, MAIN, command
 from drainer.spark.startup.java import SparkUnavailable
 from drainer.spark.startup.jvm_launch import addresses_of, check_master
 from tests.support.servers import free_port
@@ -106,13 +106,13 @@ def test_executor_class_path_has_driver_settings_and_further_jars() -> None:
 
 @pytest.mark.parametrize("lacking", sorted(GIVEN))
 def test_executor_command_without_required_value_is_refused_by_name(lacking: str) -> None:
-    with pytest.raises(NotAnExecutor, match=f"^{lacking} not set"):
+    with pytest.raises(SparkUnavailable, match=f"^{lacking} not set"):
         command(["executor"], {**GIVEN, lacking: ""}, "/bin/java", Path("/spark"))
 
 
 @pytest.mark.parametrize("argv", [[], ["driver"], ["executor", "more"]])
 def test_executor_command_refuses_other_roles(argv: list[str]) -> None:
-    with pytest.raises(NotAnExecutor, match="not 'executor'"):
+    with pytest.raises(SparkUnavailable, match="not 'executor'"):
         command(argv, GIVEN, "/bin/java", Path("/spark"))
 
 

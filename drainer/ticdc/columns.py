@@ -160,9 +160,8 @@ class PlainRows:
         for (table_id, version, kind), (table, numbers) in groups.items():
             codec = self._decoder.decoder.codec(table_id, version, rows[numbers[0]].commit_ts)
             encoder = self._encoder_of(table)
-            if not encoder.is_keyed or (
-                self._decoder.decoder.has_relocated_rows if codec is None else not codec.shape.foldable
-            ):
+            relocates = codec is None and self._decoder.decoder.relocates(table_id, version)
+            if not encoder.is_keyed or relocates or (codec is not None and not codec.shape.foldable):
                 raise NotPlain
             if codec is None or kind in codec.ignored_kinds:
                 continue

@@ -99,17 +99,20 @@ def table_diff(before: TableInfo, after: TableInfo, *, kind: ActionType, query: 
     pairs = paired(old, new, query)
     staying = {was.id for was in pairs.values()}
     dropped = tuple(column for column in old if column.id not in staying)
-    indexes = _Indexes(before, after, pairs)
+    gone = {column.id for column in dropped}
+    kept = _kept_indexes(before, after, pairs)
+    had, has = {was.name.lower() for was, _ in kept}, {now.name.lower() for _, now in kept}
+    lost = (index for index in all_indexes(before) if index.name.lower() not in had)
     keys, new_keys = foreign_keys(before), foreign_keys(after)
     rules, new_rules = checks(before), checks(after)
     base = after.auto_inc_id if after.auto_inc_id != before.auto_inc_id else 0
     return TableDiff(
         dropped_columns=dropped,
         columns=tuple(_columns(before, after, pairs)),
-        dropped_indexes=tuple(indexes.dropped({column.id for column in dropped})),
-        renamed_indexes=tuple(indexes.renamed()),
-        shown_indexes=tuple(indexes.shown()),
-        added_indexes=tuple(indexes.added()),
+        dropped_indexes=tuple(one for one in lost if not {before.columns[at.offset].id for at in one.columns} <= gone),
+        renamed_indexes=tuple((was, now) for was, now in kept if was.name != now.name),
+        shown_indexes=tuple(now for was, now in kept if was.invisible != now.invisible),
+        added_indexes=tuple(index for index in all_indexes(after) if index.name.lower() not in has),
         dropped_foreign_keys=tuple(key for key in keys if key.id not in {other.id for other in new_keys}),
         added_foreign_keys=tuple(key for key in new_keys if key.id not in {other.id for other in keys}),
         dropped_checks=tuple(rule for rule in rules if rule not in new_rules),
@@ -207,69 +210,25 @@ def _in_order(columns: Sequence[tuple[int, int, bool]]) -> frozenset[int]:
     return frozenset(found)
 
 
-class _Indexes:
-    """Matches the indexes before and after by name, and renamed ones by id."""
+def _kept_indexes(
+    before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo]
+) -> list[tuple[IndexInfo, IndexInfo]]:
+    """(before, after) of the indexes that stay, at most with another name or visibility. They are matched by name, and
+    renamed ones by id."""
+    old = {index.name.lower(): index for index in all_indexes(before)}
+    new = {index.name.lower(): index for index in all_indexes(after)}
+    come = {index.id: index for name, index in new.items() if name not in old and not index.primary}
+    renamed = [(was, come[was.id]) for name, was in old.items() if name not in new and was.id in come]
+    named = [(was, new[name]) for name, was in old.items() if name in new]
 
-    def __init__(self, before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo]) -> None:
-        self._before, self._after = before, after
-        self._pairs = pairs
-        self._old = {index.name.lower(): index for index in all_indexes(before)}
-        self._new = {index.name.lower(): index for index in all_indexes(after)}
-        come = {index.id: index for name, index in self._new.items() if name not in self._old and not index.primary}
-        self._renamed = [
-            (index, come[index.id])
-            for name, index in self._old.items()
-            if name not in self._new and index.id in come and self._alike(index, come[index.id])
-        ]
+    def alike(was: IndexInfo, now: IndexInfo) -> bool:
+        had = [_part(before.columns[part.offset], part.length) for part in was.columns]
+        columns = [after.columns[part.offset] for part in now.columns]
+        lengths = [(part.length, column.type.flen) for part, column in zip(now.columns, columns, strict=True)]
+        has = [_part(pairs.get(one.id, one), *length) for one, length in zip(columns, lengths, strict=True)]
+        return had == has and (was.unique, was.primary, was.comment) == (now.unique, now.primary, now.comment)
 
-    def _alike(self, was: IndexInfo, now: IndexInfo) -> bool:
-        return self._old_parts(was) == self._new_parts(now) and (was.unique, was.primary, was.comment) == (
-            now.unique,
-            now.primary,
-            now.comment,
-        )
-
-    def _old_parts(self, index: IndexInfo) -> list[tuple[object, int]]:
-        return [_part(self._before.columns[part.offset], part.length) for part in index.columns]
-
-    def _new_parts(self, index: IndexInfo) -> list[tuple[object, int]]:
-        columns = (self._after.columns[part.offset] for part in index.columns)
-        return [
-            _part(self._pairs.get(column.id, column), part.length, column.type.flen)
-            for column, part in zip(columns, index.columns, strict=True)
-        ]
-
-    def dropped(self, columns: set[int]) -> Iterator[IndexInfo]:
-        """Indexes to drop. `columns`: ids of the dropped columns."""
-        renamed = {was.name.lower() for was, _ in self._renamed}
-        for name, index in self._old.items():
-            now = self._new.get(name)
-            if name in renamed or (now is not None and self._alike(index, now)):
-                continue
-            if not {self._before.columns[part.offset].id for part in index.columns} <= columns:
-                yield index
-
-    def added(self) -> Iterator[IndexInfo]:
-        renamed = {now.name.lower() for _, now in self._renamed}
-        for name, index in self._new.items():
-            was = self._old.get(name)
-            if name not in renamed and not (was is not None and self._alike(was, index)):
-                yield index
-
-    def renamed(self) -> Iterator[tuple[IndexInfo, IndexInfo]]:
-        """(before, after) of renamed indexes, also where only the case of the name changed."""
-        yield from self._renamed
-        for name, now in self._new.items():
-            old = self._old.get(name)
-            if old is not None and old.name != now.name and self._alike(old, now):
-                yield old, now
-
-    def shown(self) -> Iterator[IndexInfo]:
-        """Kept indexes whose visibility to the optimizer changes."""
-        pairs = [*self._renamed, *((was, self._new[name]) for name, was in self._old.items() if name in self._new)]
-        for was, now in pairs:
-            if was.invisible != now.invisible and self._alike(was, now):
-                yield now
+    return [(was, now) for was, now in (*renamed, *named) if alike(was, now)]
 
 
 def _part(column: ColumnInfo, length: int, flen: int | None = None) -> tuple[object, int]:

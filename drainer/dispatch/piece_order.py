@@ -15,7 +15,7 @@ does not change the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,9 +32,8 @@ from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents
 from drainer.protocol.table import Table
 
 Digests = npt.NDArray[np.uint64]
-Transaction = tuple[int, int]  # commit_ts, start_ts
 _TableKey = tuple[object, ...]  # Table.key
-_Held = dict[Transaction, dict[_TableKey, Digests]]  # the digests of rows that several pieces change, ascending
+_Held = dict[_TableKey, Digests]  # the digests of rows that several pieces change, ascending
 
 # Odd, so that multiplication maps different numbers to different numbers.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -57,63 +56,56 @@ PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[OrderedPart
 class _Seen:
     """What the survey found about one transaction. `first`, `last`: its first and last piece. `kinds`: the kinds of its
     changes of tables with a handle key. `has_unkeyed`: it also changes tables without a handle key. `digests`: the
-    changed rows of each table with a handle key in each piece."""
+    changed rows of each table with a handle key in each piece. `held`: the rows that several pieces change, and
+    `withheld`: the changes of these rows."""
 
+    transaction: tuple[int, int]  # commit_ts, start_ts
     first: int
     last: int
     kinds: set[Kind] = field(default_factory=set)
     has_unkeyed: bool = False
     digests: dict[_TableKey, list[Digests]] = field(default_factory=dict)
+    held: _Held = field(default_factory=dict)
+    withheld: list[Changes] = field(default_factory=list)
 
     @property
-    def classes(self) -> list[int]:
+    def classes(self) -> Sequence[int | None]:
         """Return the classes that the transaction's events may have: an update may become a delete and an insert, and a
-        delete and an insert may become an update."""
+        delete and an insert may become an update. None: a single piece has them all, in their order."""
+        if self.first == self.last:
+            return [None]
         if Kind.UPDATE in self.kinds or {Kind.INSERT, Kind.DELETE} <= self.kinds:
             return [DELETES, UPDATES, INSERTS]
         found = {DELETES} if self.has_unkeyed else set()
         return sorted(found | {INSERTS if kind is Kind.INSERT else DELETES for kind in self.kinds})
 
-    def held(self) -> dict[_TableKey, Digests]:
-        """Return the rows that several pieces change."""
-        found = {}
+    def hold(self) -> None:
+        """Find the rows that several pieces change."""
         for key, parts in self.digests.items():
             every = np.sort(np.concatenate(parts))
             again = np.unique(every[1:][every[1:] == every[:-1]])
             if len(again):
-                found[key] = again
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """One pass over the pieces `first` to `last`: the events of this class of these transactions."""
-
-    transactions: frozenset[Transaction]
-    class_: int | None
-    first: int
-    last: int
+                self.held[key] = again
+        self.digests.clear()
 
 
 def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[OrderedPart]:
     """Yield the parts in the order in which they must be written. `works`: as in batch.work.Pieces; every call must
-    return the same pieces. Raises what `works` raises."""
+    return the same pieces. A piece has changes of one transaction, whose pieces follow one another. Raises what `works`
+    raises."""
     seen = _survey(works(), events)
-    held: _Held = {transaction: rows for transaction, one in seen.items() if (rows := one.held())}
-    for one in seen.values():
-        one.digests.clear()
-    withheld = _gathered(works, events, held)
+    for one in seen:
+        one.hold()
+    _gather(works, events, seen)
     for stages in _passes(seen):
         for number, segment in enumerate(works()):
-            for stage in stages:
-                if not stage.first <= number <= stage.last:
-                    continue
-                kept, _ = _parted(segment, events, held, stage.transactions)
-                if kept.changes:
-                    yield OrderedPart(kept, stage.class_, is_piece=True)
-                for transaction in sorted(stage.transactions) if number == stage.last else ():
-                    if transaction in withheld:
-                        yield OrderedPart(withheld[transaction], stage.class_, is_piece=True)
+            for one, class_ in stages:
+                if one.first <= number <= one.last:
+                    kept = _segment(_parted(segment, events, one.held)[0], segment)
+                    if kept.changes:
+                        yield OrderedPart(kept, class_, is_piece=True)
+                if number == one.last and one.withheld:
+                    yield OrderedPart(_segment(one.withheld, segment), class_, is_piece=True)
 
 
 def loaded_parts(works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[OrderedPart]:
@@ -122,101 +114,67 @@ def loaded_parts(works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Order
         yield OrderedPart(segment, is_piece=True)
 
 
-def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:
+def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> list[_Seen]:
     """Read all pieces and collect what each transaction changes."""
-    found: dict[Transaction, _Seen] = {}
+    found: list[_Seen] = []
     for number, segment in enumerate(works):
-        of_piece: dict[tuple[Transaction, _TableKey], list[Digests]] = {}
-        for changes in segment.changes:
-            table = events.table(changes.codec)
-            for transaction, chosen in _transactions(changes):
-                seen = found.setdefault(transaction, _Seen(number, number))
-                seen.last = number
-                if not table.handle:
-                    seen.has_unkeyed = True
-                    continue
-                seen.kinds.add(changes.kind)
-                its = _digests_of(changes if chosen is None else changes.take(chosen), table)
-                of_piece.setdefault((transaction, table.key), []).extend(one for one in its if one is not None)
-        for (transaction, key), parts in of_piece.items():
-            found[transaction].digests.setdefault(key, []).append(np.unique(np.concatenate(parts)))
+        of_piece: dict[_TableKey, list[Digests]] = {}
+        for changes in filter(len, segment.changes):
+            transaction = int(changes.commit_ts[0]), int(changes.start_ts[0])
+            if not found or found[-1].transaction != transaction:
+                found.append(_Seen(transaction, number, number))
+            seen, table = found[-1], events.table(changes.codec)
+            seen.last = number
+            if not table.handle:
+                seen.has_unkeyed = True
+                continue
+            seen.kinds.add(changes.kind)
+            its = [one for one in _digests_of(changes, table) if one is not None]
+            of_piece.setdefault(table.key, []).extend(its)
+        for key, parts in of_piece.items():
+            found[-1].digests.setdefault(key, []).append(np.unique(np.concatenate(parts)))
     return found
 
 
-def _gathered(
-    works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, held: _Held
-) -> dict[Transaction, ChangeSegment]:
-    """Return the changes of the rows that several pieces change."""
-    if not held:
-        return {}
-    found: dict[Transaction, list[Changes]] = {}
-    begin = after_ts = until_ts = 0
-    for segment in works():
-        after_ts, until_ts = segment.after_ts, segment.until_ts
-        for transaction, changes in _parted(segment, events, held, None)[1]:
-            found.setdefault(transaction, []).append(replace(changes, order=changes.order + begin))
+def _gather(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, seen: Sequence[_Seen]) -> None:
+    """Take out the changes of the rows that several pieces change."""
+    if not any(one.held for one in seen):
+        return
+    begin = 0
+    for number, segment in enumerate(works()):
+        for one in seen:
+            if one.first <= number <= one.last:
+                taken = _parted(segment, events, one.held)[1]
+                one.withheld += [replace(changes, order=changes.order + begin) for changes in taken]
         begin += max((int(one.order.max(initial=-1)) for one in segment.changes), default=-1) + 1
-    like = ChangeSegment(after_ts, until_ts, (), 0, 0)
-    return {transaction: _segment(_renumbered(its), like) for transaction, its in found.items()}
+    for one in seen:
+        one.withheld = _renumbered(one.withheld) if one.withheld else []
 
 
-def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
-    """Return the stages for each pass over the pieces."""
-    stages: list[_Stage] = []
-    for transaction, one in sorted(seen.items()):
-        if one.first < one.last:
-            stages += [_Stage(frozenset({transaction}), class_, one.first, one.last) for class_ in one.classes]
-            continue
-        before = stages[-1] if stages else None
-        if before is not None and before.class_ is None and before.first == one.first:
-            stages[-1] = replace(before, transactions=before.transactions | {transaction})
-        else:
-            stages.append(_Stage(frozenset({transaction}), None, one.first, one.last))
-    found: list[list[_Stage]] = []
-    # Stages that follow one another share one reading of the pieces; one that needs an earlier piece begins another.
-    for stage in stages:
-        if found and found[-1][-1].last <= stage.first:
-            found[-1].append(stage)
-        else:
-            found.append([stage])
+def _passes(seen: Iterable[_Seen]) -> list[list[tuple[_Seen, int | None]]]:
+    """Return for each pass over the pieces which classes of which transactions are written. Transactions that follow
+    one another share one reading of the pieces; a class that needs an earlier piece begins another."""
+    found: list[list[tuple[_Seen, int | None]]] = []
+    for one in seen:
+        for class_ in one.classes:
+            if found and found[-1][-1][0].last < one.first:
+                found[-1].append((one, class_))
+            else:
+                found.append([(one, class_)])
     return found
 
 
-def _transactions(changes: Changes) -> list[tuple[Transaction, Mask | None]]:
-    """Return each transaction and the mask of its changes; the mask is None if all changes are its own."""
-    if not len(changes):
-        return []
-    first = int(changes.commit_ts[0]), int(changes.start_ts[0])
-    if bool((changes.commit_ts == changes.commit_ts[0]).all() and (changes.start_ts == changes.start_ts[0]).all()):
-        return [(first, None)]
-    pairs = sorted(set(zip(changes.commit_ts.tolist(), changes.start_ts.tolist(), strict=True)))
-    return [
-        ((commit, start), (changes.commit_ts == np.uint64(commit)) & (changes.start_ts == np.uint64(start)))
-        for commit, start in pairs
-    ]
-
-
-def _parted(
-    segment: ChangeSegment, events: RowEvents, held: _Held, transactions: frozenset[Transaction] | None
-) -> tuple[ChangeSegment, list[tuple[Transaction, Changes]]]:
-    """Split the changes of these transactions (None: of all) into the changes of rows that are not held, and those of
-    held rows."""
+def _parted(segment: ChangeSegment, events: RowEvents, held: _Held) -> tuple[list[Changes], list[Changes]]:
+    """Split the changes into those of rows that are not held, and those of held rows."""
     kept: list[Changes] = []
-    taken: list[tuple[Transaction, Changes]] = []
-    for changes in segment.changes:
+    taken: list[Changes] = []
+    for changes in filter(len, segment.changes):
         table = events.table(changes.codec)
-        for transaction, chosen in _transactions(changes):
-            if transactions is not None and transaction not in transactions:
-                continue
-            its = changes if chosen is None else changes.take(chosen)
-            rows = held.get(transaction, {}).get(table.key)
-            if rows is None:
-                kept.append(its)
-                continue
-            stays, goes = _divided(its, table, rows)
-            kept += stays
-            taken += [(transaction, one) for one in goes]
-    return _segment(kept, segment), taken
+        rows = held.get(table.key)
+        stays, goes = ([changes], []) if rows is None else _divided(changes, table, rows)
+        kept += stays
+        taken += goes
+    return kept, taken
 
 
 def _divided(changes: Changes, table: Table, held: Digests) -> tuple[list[Changes], list[Changes]]:

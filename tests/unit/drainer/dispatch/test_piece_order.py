@@ -203,22 +203,20 @@ def test_colliding_row_hashes_change_no_event(data: st.DataObject, shape: str) -
 @FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)))
 def test_pieces_of_several_transactions_are_written_in_order(data: st.DataObject, shape: str, rule: str) -> None:
-    """Several in a piece, and pieces that end within one."""
+    """Each has one piece or two."""
     info = table_of_shape(shape)
     history = [changes for changes in data.draw(rows_of_transactions(shape)) if changes]
     decoder = StreamDecoder(view_of(info))
-    pieces: list[list[bytes]] = [[]]
+    pieces: list[bytes] = []
     for number, changes in enumerate(history):
         cut = data.draw(st.integers(0, len(changes)))
         for part in (changes[:cut], changes[cut:]):
             if part:
-                pieces[-1].append(payloads_of(info, [[]] * number + [part])[number])
-            if part is not changes[cut:] or data.draw(st.booleans()):
-                pieces.append([])
+                pieces.append(payloads_of(info, [[]] * number + [part])[number])
 
     def works() -> Iterable[ChangeSegment]:
-        for payloads in pieces:
-            yield decoder.segment(payloads, 0, 1)
+        for payload in pieces:
+            yield decoder.segment([payload], 0, 1)
 
     found = in_pieces(works, rule)
     rows: list[Image] = []

@@ -10,20 +10,17 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
-from drainer.changes.segment import SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
-from drainer.changes.stream import StreamDecoder
+from drainer.changes.slots import last_change, merge_slot
+from drainer.changes.stream import StreamCutter, StreamDecoder, merge
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, ChangeSink, Slotting, Wants
-
-if TYPE_CHECKING:
-    from drainer.changes.segment import SegmentCutter, SegmentDecoder
-    from drainer.changes.stream import StreamCutter, StreamDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +57,9 @@ class FoldOrder:
         return GROUPS_VERSION if self.whole else HASH_VERSION
 
     def decoder(self) -> SegmentDecoder:
-        from drainer.changes.segment import SegmentDecoder
-
         return SegmentDecoder(self.view.opened(), self.format, whole=self.whole)
 
     def builder(self, decoder: SegmentDecoder) -> SegmentCutter:
-        from drainer.changes.segment import SegmentCutter
-
         return SegmentCutter(decoder)
 
     def cut(self, builder: Any) -> dict[int, bytes]:
@@ -78,14 +71,10 @@ class FoldOrder:
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
     ) -> SegmentWork:
         """Return one slot's segment, from the blobs of all parts."""
-        from drainer.changes.slots import merge_slot
-
         return merge_slot(blobs, self.format, after_ts, until_ts)
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         """Return the commit_ts of the last change of a key in a slot's blobs; 0: not known."""
-        from drainer.changes.slots import last_change
-
         return last_change(blobs, table_id, identity)
 
 
@@ -104,8 +93,6 @@ class ChangesOrder:
         return self.slotting.version
 
     def decoder(self) -> StreamDecoder:
-        from drainer.changes.stream import StreamDecoder
-
         return StreamDecoder(self.view.opened(), stored_generated=self.stored_generated)
 
     def builder(self, decoder: StreamDecoder) -> StreamCutter:
@@ -118,8 +105,6 @@ class ChangesOrder:
     def merge(
         self, decoder: Callable[[], StreamDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
     ) -> ChangeSegment:
-        from drainer.changes.stream import merge
-
         return merge(decoder(), blobs, after_ts, until_ts)
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:

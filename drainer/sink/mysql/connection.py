@@ -25,6 +25,7 @@ from pymysql.err import OperationalError
 from drainer.sink.errors import DestinationError, DestinationRefused, Transient
 from drainer.sink.mysql import session_settings, tls
 from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.session_settings import Variable
 
 # PyMySQL's connection for LOAD DATA LOCAL from memory, whatever file the server names.
 #
@@ -357,18 +358,18 @@ def _prepare(session: ServerSession, config: ServerConfig, idle_s: int) -> None:
     session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
     session.packet_bytes_max = int(packet or 1 << 22)
     session.execute(b"SET NAMES utf8mb4")  # the server's init_connect may have said otherwise
-    fixed = (*session_settings.SETTINGS, ("wait_timeout", str(idle_s)))
-    session.execute(("SET SESSION " + ", ".join(f"{name}={value}" for name, value in fixed)).encode())
+    fixed = (*session_settings.SETTINGS, Variable("wait_timeout", str(idle_s)))
+    session.execute(("SET SESSION " + ", ".join(f"{name}={value}" for name, value, _ in fixed)).encode())
     session.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     _set_known(session, session_settings.OPTIONAL + (session_settings.TIDB if session.flavour == "tidb" else ()))
     _set_params(session, config)
     _check(session, config)
 
 
-def _set_known(session: ServerSession, variables: Iterable[tuple[str, str]]) -> None:
+def _set_known(session: ServerSession, variables: Iterable[Variable]) -> None:
     """Set the variables that this version of the server has. Values that it did not accept are found when they are read
     back."""
-    for name, value in variables:
+    for name, value, _ in variables:
         try:
             session.execute(f"SET SESSION {name}={value}".encode())
         except ServerError as error:

@@ -147,7 +147,7 @@ def segments(publication: Publication, slot: int, slots: int) -> list[ChangeSegm
 
 def with_ids(publication: Publication, made: Sequence[ChangeSegment]) -> Publication:
     needed = publication.required_schemas(table for segment in made for table in publication.tables_in(segment))
-    return publication.with_ids(merged({}, [(schema, 1) for schema in needed]))
+    return replace(publication, ids=merged({}, [(schema, 1) for schema in needed]))
 
 
 def _publish(

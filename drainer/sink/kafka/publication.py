@@ -65,16 +65,9 @@ class Publication:
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
         self._events = RowEvents(raw=options.output_raw_change_event, selectors=router.selectors)
         self._large: dict[str, LargeMessages] = {}
-        self._viewed: tuple[SchemaView, list[TopicTable]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Publication, (self.options, self.router, self.counts, self.topic_bytes, self.ids)
-
-    def with_topics(self, counts: Mapping[str, int], topic_bytes: Mapping[str, int]) -> Publication:
-        return replace(self, counts=counts, topic_bytes=topic_bytes)
-
-    def with_ids(self, ids: SchemaIds) -> Publication:
-        return replace(self, ids=ids)
 
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Return each table version that the segment's rows have, with its topic."""
@@ -87,13 +80,7 @@ class Publication:
             self.router.check(self._events.table(one.codec))
 
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
-        """Return each table version that rows may have under this view, with its topic. The result is kept, because
-        consecutive batches have the same view."""
-        if self._viewed is None or self._viewed[0] is not view:
-            self._viewed = view, self._tables_of(view)
-        return self._viewed[1]
-
-    def _tables_of(self, view: SchemaView) -> list[TopicTable]:
+        """Return each table version that rows may have under this view, with its topic."""
         decoder = Decoder(view, stored_generated=True)
         found = []
         for table_id, versions in view.tables.items():

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
@@ -107,7 +108,7 @@ class KafkaSink:
         self._schema_version = 0
         self._moved_s = 0.0
         # Only for the thread that plans: a Publication is not safe for use by several threads.
-        self._planning = publication.with_topics({}, {})
+        self._planning = replace(publication)
         self._describes = publication.encoder.registers or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
         self._unfit: DispatchError | None = None  # of the last view that was prepared

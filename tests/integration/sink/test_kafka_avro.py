@@ -4,6 +4,7 @@ test_kafka_protocols.py."""
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,6 @@ def test_pickled_publication_keeps_its_schema_ids(kafka: Broker) -> None:
     with serving(Registry()) as served:
         given = settings(kafka, "travels", protocol="avro", schema_registry=served.url)
         sink = kafka_case.sink(given)
-        publication = sink._publication.with_ids({"s": {"f": 1}})
+        publication = replace(sink._publication, ids={"s": {"f": 1}})
         assert pickle.loads(pickle.dumps(publication)).ids == {"s": {"f": 1}}
         assert pickle.loads(pickle.dumps(publication)).encoder.ids == {"s": {"f": 1}}

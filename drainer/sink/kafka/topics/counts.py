@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from zlib import crc32
 
@@ -162,10 +162,10 @@ class TopicCounts:
         """Register these schemas. Raises SchemaRefused, DestinationDown."""
         with self._lock:
             assert self._registry is not None, "the configuration is refused without a registry"
-            self.publication = self.publication.with_ids(self._registry.register_all(required))
+            self.publication = replace(self.publication, ids=self._registry.register_all(required))
 
     def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        self.publication = self.publication.with_topics(counts, sizes)
+        self.publication = replace(self.publication, counts=counts, topic_bytes=sizes)
         self._slotting = None
 
     def _create(self, name: str) -> int:

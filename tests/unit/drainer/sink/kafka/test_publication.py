@@ -88,7 +88,7 @@ def sent(
         payloads.append(transaction([(info, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1))
     segment = decoder.segment(payloads, BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
     needed = publication.required_schemas(publication.tables_in(segment))
-    publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
+    publication = replace(publication, ids=merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
     if rows_alone:
         found = messages_by_hand(publication, segment)
     else:
@@ -203,7 +203,7 @@ def test_registered_schemas_hold_only_selected_columns() -> None:
         key, value = publication.required_schemas(tables)
         assert [[field["name"] for field in json.loads(one.schema)["fields"]] for one in (key, value)] == [["id"]] * 2
     ids = merged({}, [(one, number) for number, one in enumerate((key, value), 1)])
-    made = publication.with_ids(ids).with_topics({"shop": 2}, {"shop": 1 << 20})
+    made = replace(publication, ids=ids, counts={"shop": 2})
     (outgoing,) = made.part_rows(OrderedPart(segment))
     assert [(message.key, message.value) for message in outgoing.messages] == [
         (b"\0\0\0\0\x01\x02", b"\0\0\0\0\x02\x02")

@@ -124,16 +124,8 @@ class DocumentPositionStore:
     def job(self, job_id: int) -> JobMark | None:
         return self.document.jobs.get(job_id)
 
-    def open_jobs(self) -> list[JobMark]:
-        return [mark for _, mark in sorted(self.document.jobs.items()) if mark.state != DONE]
-
     def mark_job(self, mark: JobMark) -> None:
         self.document.jobs[mark.job_id] = mark
-
-    def forget_job(self, job_id: int) -> None:
-        mark = self.document.jobs.get(job_id)
-        if mark is not None and mark.state != DONE:
-            del self.document.jobs[job_id]
 
     def loads(self) -> list[TableLoad]:
         return [load for _, load in sorted(self.document.loads.items())]

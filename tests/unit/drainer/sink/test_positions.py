@@ -29,6 +29,7 @@ from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, LoadSuite, P
 
 class TestMemory(PositionSuite, LoadSuite):
     test_a_first_position_forgets_loads_of_an_earlier_one = None  # type: ignore[assignment]  # of SQL's tables
+    test_only_a_job_that_is_not_done_is_open_and_forgotten = None  # type: ignore[assignment]
 
     @pytest.fixture
     def transaction_of(self) -> Transactions:
@@ -64,6 +65,7 @@ class TestSQLite(PositionSuite, LoadSuite):
 
 class TestFile(PositionSuite, LoadSuite):
     test_a_first_position_forgets_loads_of_an_earlier_one = None  # type: ignore[assignment]  # of SQL's tables
+    test_only_a_job_that_is_not_done_is_open_and_forgotten = None  # type: ignore[assignment]
 
     @pytest.fixture
     def transaction_of(self, tmp_path: Path) -> Transactions:

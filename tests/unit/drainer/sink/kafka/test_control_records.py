@@ -74,6 +74,7 @@ class TestPosition(PositionSuite, LoadSuite):
     test_opening_again_takes_its_own_marks_and_makes_what_is_missing = None  # type: ignore[assignment]
     test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed = None  # type: ignore[assignment]
     test_a_slot_s_mark_is_judged = None  # type: ignore[assignment]
+    test_only_a_job_that_is_not_done_is_open_and_forgotten = None  # type: ignore[assignment]
     test_a_first_position_forgets_loads_of_an_earlier_one = None  # type: ignore[assignment]  # of SQL's tables
 
     @pytest.fixture

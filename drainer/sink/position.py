@@ -15,13 +15,13 @@ all. There are SqlPositionStore below (servers and SQLite), which says what the 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from binlog.cluster import tso
 
-from drainer.sink.base import SCHEMA_ID, Intent, TableLoad, Verification
+from drainer.sink.base import SCHEMA_ID, FirstStart, Intent, Position, TableLoad, TableName, Verification
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 
 if TYPE_CHECKING:
@@ -78,6 +78,23 @@ def refusal(store: PositionStore, *, epoch: int, after_ts: int, until_ts: int) -
         return Fenced(f"{wanted}: drainer {stored.node_id!r} has taken over (epoch {stored.epoch}, ours is {epoch})")
     open_range = f", range {stored.intent} is open" if stored.intent else ""
     return PositionMoved(f"{wanted}: its position is {stored.commit_ts}{open_range}")
+
+
+def take_over(
+    store: PositionStore, node_id: str, initial_ts: int, first: FirstStart, there: Collection[TableName] = ()
+) -> tuple[int, Position]:
+    """Take the changefeed over, as base.Sink.open does. Return the epoch and the position. `there`: tables of the
+    destination, as far as they are known."""
+    stored = store.read()
+    fresh = stored is None
+    missing: tuple[TableName, ...] = ()
+    if stored is None:
+        missing = first.missing(there)
+        stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+        store.create(stored.commit_ts, loads=first.loads)
+    epoch = store.take_epoch(stored.epoch, node_id)
+    loads = tuple(store.loads())
+    return epoch, Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing, loads)
 
 
 def taken_meanwhile(store: PositionStore) -> Fenced:

@@ -29,7 +29,7 @@ from drainer.sink.base import (
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored, refusal
+from drainer.sink.position import DONE, JobMark, PositionStore, refusal, take_over
 
 _STAGE: Final = "direct"
 
@@ -174,16 +174,9 @@ class MemorySink:
         return self.store.commit_ts or 0
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
-        position = self.store.position
-        stored = position.read()
-        fresh = stored is None
-        missing: tuple[TableName, ...] = ()
-        if stored is None:
-            missing = first.missing({*self.store.rows, *self.store.bags})
-            stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-            position.create(stored.commit_ts)
-        self._epoch = position.take_epoch(stored.epoch, identity.node_id)
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+        there = {*self.store.rows, *self.store.bags}
+        self._epoch, position = take_over(self.store.position, identity.node_id, initial_ts, first, there)
+        return position
 
     def apply(self, work: SegmentWork, schema_version: int) -> None:
         self._check(work.after_ts)

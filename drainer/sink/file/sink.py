@@ -32,7 +32,6 @@ from drainer.sink.base import (
     Position,
     Receipt,
     TableLoad,
-    TableName,
     Wants,
 )
 from drainer.sink.document_position import POSITION, PositionFile
@@ -43,7 +42,7 @@ from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.section import FileSection
-from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
+from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
 from drainer.sink.settings import SyncerSettings
 
 _STAGE: Final = "write"
@@ -108,19 +107,13 @@ class FileSink:
 
     def _take(self, identity: Identity, initial_ts: int, first: FirstStart) -> Position:
         """Take the directory over, as base.Sink.open does."""
-        missing: tuple[TableName, ...] = ()
         with self._opened().transaction() as store:
-            stored = store.read()
-            fresh = stored is None
-            if stored is None:
+            if store.read() is None:
                 self._check_empty()
-                missing = first.missing(())
-                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-                store.create(stored.commit_ts, loads=first.loads)
-            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
-            self._notes, loads = self._format.notes_of(store.document.notes), tuple(store.loads())
-        self.commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing, loads=loads)
+            self._epoch, position = take_over(store, identity.node_id, initial_ts, first)
+            self._notes = self._format.notes_of(store.document.notes)
+        self.commit_ts, self._schema_version = position.commit_ts, position.schema_version
+        return position
 
     def _check_empty(self) -> None:
         """Raise DestinationRefused if there are files without a position: they must be neither truncated nor

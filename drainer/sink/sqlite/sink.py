@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import MissingRows
-from drainer.sink.position import DONE, TABLES, JobMark, SqlPositionStore, Stored, Value, purge_old_jobs
+from drainer.sink.position import DONE, TABLES, JobMark, SqlPositionStore, Value, purge_old_jobs, take_over
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, rows
@@ -93,25 +93,11 @@ class SQLiteSink:
         with file.transaction() as connection:
             create_tables(connection)
             store = position_store(connection, identity)
-            stored = store.read()
-            fresh = stored is None
-            missing: tuple[TableName, ...] = ()
-            if stored is None:
-                missing = first.missing(_tables_there(connection, first.tables))
-                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
-                store.create(stored.commit_ts, loads=first.loads)
-            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
-            loads, verifications = tuple(store.loads()), tuple(store.verifications())
-        self.commit_ts = stored.commit_ts
-        return Position(
-            stored.commit_ts,
-            stored.schema_version,
-            None,
-            fresh,
-            missing=missing,
-            loads=loads,
-            verifications=verifications,
-        )
+            there = _tables_there(connection, first.tables)
+            self._epoch, position = take_over(store, identity.node_id, initial_ts, first, there)
+            position = replace(position, verifications=tuple(store.verifications()))
+        self.commit_ts = position.commit_ts
+        return position
 
     def apply(self, work: SegmentWork, schema_version: int) -> None:
         self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pymysql
+from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from pymysql.connections import MAX_PACKET_LEN, MySQLResult
 from pymysql.constants import CLIENT, COMMAND, CR
 from pymysql.err import OperationalError
 
-from drainer.sink.errors import DestinationError, DestinationRefused, Transient
+from drainer.sink.errors import CommitRefused, DestinationError, DestinationRefused, Transient
 from drainer.sink.mysql import session_settings, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.session_settings import Variable
@@ -279,20 +280,31 @@ class ServerSession:
         self.execute(b"COMMIT")
 
     def rollback(self) -> None:
-        """Give up what was begun; a lost connection rolls back by itself."""
+        """Give up what was begun."""
         with contextlib.suppress(ConnectionLost, ServerError):
             self.execute(b"ROLLBACK")
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit what the block writes; if it raises, roll back."""
+    def transaction(self, what: str, *, before: str = "", after: str = "") -> Iterator[None]:
+        """Commit what the block writes; if it raises, roll back. `before`, `after`: crash points around the commit.
+
+        Raises CommitRefused, which names `what`, besides what the block and the connection raise."""
         self.begin()
         try:
             yield
-            self.commit()
+        except ConnectionLost:  # which rolls back by itself
+            raise
         except BaseException:
             self.rollback()
             raise
+        if before:
+            crash_point(before)
+        try:
+            self.commit()
+        except ServerError as error:
+            raise CommitRefused(f"{what}: COMMIT is refused, nothing of it is written: {error}") from error
+        if after:
+            crash_point(after)
 
     def literal(self, value: str) -> bytes:
         """A quoted string literal."""

@@ -13,13 +13,11 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Final, TypeVar
 
-from binlog.runtime.crashpoint import crash_point
-
 from drainer.sink.base import Identity
-from drainer.sink.errors import CommitRefused, Fenced
+from drainer.sink.errors import DestinationError, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession, connect
 from drainer.sink.mysql.position import Changefeed, ServerPositionStore
 from drainer.sink.position import Stored
 from drainer.sink.retry import RetryDeadline
@@ -95,29 +93,31 @@ class Driver:
     def _repeated(self, what: str, work: Callable[[], T]) -> T:
         return self.deadline(what).repeat(work, (ConnectionLost, Retry), lambda _: self.lose())
 
-    def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> None:
+    def transact(self, what: str, body: Body, done: Done = lambda _: False, *, wait_s: float | None = None) -> None:
         """Run `body` in one transaction until it is committed.
 
-        `done` decides by the stored position whether a transaction whose answer was lost had been committed. After
-        deadlocks and lost connections the transaction is repeated for as long as the configuration allows."""
-        deadline = self.deadline(f"{self.changefeed.label}: {what}", wait_s=wait_s)
+        `done` decides by the stored position whether a transaction whose answer was lost had been committed; without it
+        that may be repeated. After deadlocks and lost connections the transaction is repeated for as long as the
+        configuration allows."""
+        label = f"{self.changefeed.label}: {what}"
         uncertain = False
-        while True:
-            try:
-                session = self.session()
-                stored = self.store(session).read() if uncertain else None
-                if stored is None or not done(stored):
-                    uncertain = False
-                    label = f"{self.changefeed.label}: {what}"
-                    run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
-                deadline.over()
-                return
-            except Retry as error:
-                deadline.failed(error)
-            except ConnectionLost as error:
+
+        def once() -> None:
+            nonlocal uncertain
+            session = self.session()
+            stored = self.store(session).read() if uncertain else None
+            if stored is None or not done(stored):
+                uncertain = False
+                with session.transaction(label, before="sink.before_commit", after="sink.after_commit"):
+                    body(session)
+
+        def failed(error: DestinationError) -> None:
+            nonlocal uncertain
+            if isinstance(error, ConnectionLost):
                 uncertain = True
                 self.lose()
-                deadline.failed(error)
+
+        self.deadline(label, wait_s=wait_s).repeat(once, (ConnectionLost, Retry), failed)
 
     def lose(self) -> None:
         """Drop the connection."""
@@ -144,23 +144,3 @@ class Driver:
             self.lose()
             raise
         return session
-
-
-def run_transaction(session: ServerSession, body: Body, what: str, *, before: str, after: str) -> None:
-    """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails.
-
-    Raises CommitRefused, which names `what`, besides what the body and the connection raise."""
-    session.begin()
-    try:
-        body(session)
-    except ConnectionLost:
-        raise
-    except BaseException:
-        session.rollback()
-        raise
-    crash_point(before)
-    try:
-        session.commit()
-    except ServerError as error:
-        raise CommitRefused(f"{what}: COMMIT is refused, nothing of it is written: {error}") from error
-    crash_point(after)

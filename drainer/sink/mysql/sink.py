@@ -259,7 +259,7 @@ class MySQLSink:
             store.write_intent(epoch=driver.epoch, intent=intent, stage=phase)
             store.open_chunks(epoch=driver.epoch, intent=intent, stage=phase)
 
-        driver.transact(f"intent {intent} {phase}", body, lambda stored: False)  # it may be repeated
+        driver.transact(f"intent {intent} {phase}", body)
         return MySQLSlotWriter(self._config, driver.changefeed, driver.epoch, intent, phase, self._triggers)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:
@@ -315,11 +315,7 @@ class MySQLSink:
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
         driver = self._ready()
-        driver.transact(
-            "loads",
-            lambda session: driver.store(session).put_loads(driver.epoch, loads, done),
-            lambda stored: False,  # it may be repeated
-        )
+        driver.transact("loads", lambda session: driver.store(session).put_loads(driver.epoch, loads, done))
 
     def for_tasks(self) -> Callable[[], MySQLSink]:
         """See base.LoadsOnExecutors."""
@@ -369,7 +365,6 @@ class MySQLSink:
             driver.transact(
                 "checkpoint at the end",
                 lambda session: self._checkpoint(session, self.commit_ts, self._schema_version, consistent=True),
-                lambda stored: False,
                 wait_s=_CLOSE_WAIT_S,
             )
         except DestinationDown as error:

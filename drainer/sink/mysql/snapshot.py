@@ -119,7 +119,7 @@ class ServerSnapshot:
             if stored.schema_version != self.schema_version:
                 raise self._moved()
             try:
-                with session.transaction():
+                with session.transaction("repair"):
                     self._store(session).move(
                         epoch=stored.epoch,
                         after_ts=stored.commit_ts,
@@ -145,7 +145,7 @@ class ServerSnapshot:
             session.close()
 
     def record(self, found: Sequence[Verification], known: Container[int]) -> None:
-        with contextlib.closing(self._connected()) as session, session.transaction():
+        with contextlib.closing(self._connected()) as session, session.transaction("check"):
             self._store(session).put_verifications(found, known)
 
     def close(self) -> None:

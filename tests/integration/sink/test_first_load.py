@@ -76,7 +76,7 @@ def test_value_of_any_type_is_stored_as_upstream_has_it(mariadb: MariaDB) -> Non
 @pytest.mark.slow
 def test_first_load_killed_at_any_point_is_continued_and_loads_each_row_once(mariadb: MariaDB) -> None:
     view = view_of(KEYED, BAG)
-    modules = [f"drainer.sink.mysql.{name}" for name in ("fenced_session", "ddl.runner", "ddl.fingerprint")]
+    modules = [f"drainer.sink.mysql.{name}" for name in ("connection", "ddl.runner", "ddl.fingerprint")]
     for nth in itertools.count(1):
         mariadb.reset()
         killed = True

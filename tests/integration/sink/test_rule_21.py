@@ -132,7 +132,7 @@ class Killer:
             raise Killed(place)
 
 
-PLACES = ["drainer.apply.distributed.crash_point", "drainer.sink.mysql.fenced_session.crash_point"]
+PLACES = ["drainer.apply.distributed.crash_point", "drainer.sink.mysql.connection.crash_point"]
 
 
 def killed(db: MariaDB, stream: Stream, how: Cuts, killer: Killer) -> None:
@@ -307,6 +307,6 @@ def test_rows_without_a_key_come_once_although_an_answer_is_lost(db: MariaDB, nt
     """Rule 11: executors write them, in one slot, in marked chunks."""
     stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
     reset(db)
-    with mock.patch("drainer.sink.mysql.fenced_session.crash_point", AnswerLost(nth)):
+    with mock.patch("drainer.sink.mysql.connection.crash_point", AnswerLost(nth)):
         error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
     assert error is None and standing(db, stream) == {"bare": [(1, 1, 1), (1, 1, 1)]}

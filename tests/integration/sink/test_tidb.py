@@ -13,7 +13,6 @@ from drainer.batch.work import Folded, Kind
 from drainer.sink.errors import CommitRefused, DestinationRefused, Fenced, LockHeld, ValueChanged
 from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import Retry, ServerSession, connect
-from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import Changefeed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
 from tests.integration.sink.test_schema_check import create, differences, mend
@@ -107,14 +106,11 @@ def test_tidb_transaction_retried_after_takeover_is_fenced(dangerous: MariaDB) -
 
     successor = threading.Thread(target=take_over, daemon=True)
 
-    def body(session: ServerSession) -> None:
-        position.store(session, changefeed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
+    with contextlib.suppress(Retry, CommitRefused, Fenced), mine.transaction("rows"):
+        position.store(mine, changefeed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
         successor.start()
         successor.join(2)  # an optimistic one is over by now; a pessimistic one waits for this transaction
-        session.execute(b"INSERT INTO d.t VALUES (1)")
-
-    with contextlib.suppress(Retry, CommitRefused, Fenced):
-        run_transaction(mine, body, "rows", before="b", after="a")
+        mine.execute(b"INSERT INTO d.t VALUES (1)")
     successor.join(120)
     assert len(found) == 1
     rows = [row[0] for row in db.query("SELECT id FROM d.t")]
@@ -127,10 +123,9 @@ def test_tidb_refused_commit_names_rows_not_written(db: MariaDB) -> None:
     db.query("INSERT INTO d.t VALUES (1)")
     session = session_of(db)
     session.execute(b"SET SESSION tidb_constraint_check_in_place_pessimistic=0, tidb_txn_assertion_level='OFF'")
-    with pytest.raises(CommitRefused, match=r"rows of \(1, 2\].*COMMIT is refused"):
-        run_transaction(
-            session, lambda s: [s.execute(b"INSERT INTO d.t VALUES (1)")][:0], "rows of (1, 2]", before="b", after="a"
-        )
+    refused = pytest.raises(CommitRefused, match=r"rows of \(1, 2\].*COMMIT is refused")
+    with refused, session.transaction("rows of (1, 2]"):
+        session.execute(b"INSERT INTO d.t VALUES (1)")
 
 
 def test_tidb_planner_warning_is_not_changed_value(db: MariaDB) -> None:

@@ -28,7 +28,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Name
 from drainer.sink.mysql.ddl.job_plan import JobPlan
-from drainer.sink.mysql.fenced_session import Driver, run_transaction
+from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.lock import lock_name, try_lock
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import DONE, JobMark
@@ -154,21 +154,18 @@ class BackgroundIndexes:
                     return
             # A successor may have built the index and dropped it again. One that takes over from here on waits for the
             # lock, and with it for this statement.
-            position.store(session, changefeed).hold(self._driver.epoch)
+            store = position.store(session, changefeed)
+            store.hold(self._driver.epoch)
             if not session.query(
                 b"SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s AND INDEX_NAME=%s"
                 b" LIMIT 1" % tuple(map(session.literal, (*plan.tables[0], plan.index)))
             ):
                 self._run(session, plan)
                 crash_point("sink.ddl_index_built")
-
-            def body(session: ServerSession) -> None:
-                store = position.store(session, changefeed)
+            what = f"{changefeed.label}: index of DDL job {plan.job_id}"
+            with session.transaction(what, before="sink.ddl_index_commit", after="sink.ddl_index_done"):
                 store.hold(self._driver.epoch)
                 store.mark_job(JobMark(plan.job_id, DONE, plan.commit_ts, plan.schema_version, 1, plan.text()))
-
-            what = f"{changefeed.label}: index of DDL job {plan.job_id}"
-            run_transaction(session, body, what, before="sink.ddl_index_commit", after="sink.ddl_index_done")
 
     def _run(self, session: ServerSession, plan: JobPlan) -> None:
         began_s = time.monotonic()

@@ -9,8 +9,9 @@ statement of a predecessor can still be running when its mark is read.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final
@@ -30,7 +31,7 @@ from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.ddl.translate import why_not
-from drainer.sink.mysql.fenced_session import Driver, run_transaction
+from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import BUILDING, DONE, JobMark, purge_old_jobs
 
@@ -210,16 +211,11 @@ class DdlRunner:
         """A statement on rows, from an operator's ddl-rewrite: no table definition shows whether it ran, but it can
         share a transaction with its mark."""
 
-        def body(session: ServerSession) -> None:
-            self._driver.store(session).hold(self._driver.epoch)
-            self._driver.mark(session)
-            self._execute(session, plan)
-            self._write(session, replace(plan, statement=plan.statement + 1), "running")
-
         try:
-            run_transaction(
-                session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed"
-            )
+            with self._marking(session, plan):
+                self._driver.mark(session)
+                self._execute(session, plan)
+                self._write(session, replace(plan, statement=plan.statement + 1), "running")
         except DdlFailed:
             self._forget(plan.job_id)  # the rollback restored the mark that _execute had removed
             raise
@@ -298,19 +294,22 @@ class DdlRunner:
                     _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
 
     def _mark(self, session: ServerSession, plan: JobPlan) -> None:
-        def body(session: ServerSession) -> None:
-            self._driver.store(session).hold(self._driver.epoch)
+        with self._marking(session, plan):
             self._write(session, plan, "running")
 
-        run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+    @contextlib.contextmanager
+    def _marking(self, session: ServerSession, plan: JobPlan) -> Iterator[None]:
+        """A transaction of this driver's epoch."""
+        with session.transaction(self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed"):
+            self._driver.store(session).hold(self._driver.epoch)
+            yield
 
     def _finish(self, plan: JobPlan, state: str = DONE) -> None:
         """Store a mark and the position in one transaction. A job that is done stays done."""
         driver = self._driver
         session = driver.session()
-
-        def body(session: ServerSession) -> None:
-            store = driver.store(session)
+        store = driver.store(session)
+        with session.transaction(self._what(plan), before="sink.before_commit", after="sink.after_commit"):
             stored = store.read()
             after_ts = min(stored.commit_ts, plan.commit_ts) if stored else 0
             store.move(
@@ -323,8 +322,6 @@ class DdlRunner:
             is_done = mark is not None and mark.state == DONE
             self._write(session, replace(plan, before=None), DONE if is_done else state)
             purge_old_jobs(store, plan.job_id, plan.commit_ts)
-
-        run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
 
     def _what(self, plan: JobPlan) -> str:
         return f"{self._driver.changefeed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"

@@ -465,7 +465,7 @@ class ServerReplayer:
         def applied(session: ServerSession) -> None:
             if self._state.is_at(session, position):
                 return  # it was committed, and the answer was lost
-            with session.transaction():
+            with session.transaction("rows"):
                 for one in transactions:
                     self._rows.write(session, one.commit_ts, one.events)
                 self._state.move(session, position, None if ddl is None else StoredDdl(ddl).text())

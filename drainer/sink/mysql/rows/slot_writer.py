@@ -15,7 +15,6 @@ from drainer.sink.errors import DataError, MissingRows
 from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
-from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import DRIVER, Changefeed, expect, mark, store
 from drainer.sink.mysql.rows.chunks import Chunk, Phase, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -136,13 +135,9 @@ class _SlotRun:
         for number in range(first, len(self._chunks)):
             chunk = self._chunks[number]
             try:
-                run_transaction(
-                    self._open(),
-                    lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
-                    f"chunk {number} of slot {self._slot} of {self._range}",
-                    before="sink.before_chunk_commit",
-                    after="sink.after_chunk_commit",
-                )
+                session, what = self._open(), f"chunk {number} of slot {self._slot} of {self._range}"
+                with session.transaction(what, before="sink.before_chunk_commit", after="sink.after_chunk_commit"):
+                    self._write(session, chunk, number)
             except UniqueSurprise:
                 raise
             except DataError as error:

@@ -16,7 +16,6 @@ from drainer.sink.errors import CommitRefused
 from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
-from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.session_settings import SQL_MODE, WARNINGS_MAX, takes_files, wrong
 
 
@@ -64,8 +63,8 @@ def test_tidb_assertion_error_is_retried_strictly_and_then_raised() -> None:
 
 def test_refused_commit_names_rows_not_written() -> None:
     answers = Answers((b"COMMIT", 8004))
-    with pytest.raises(CommitRefused, match=r"rows of \(1, 2\].*8004"):
-        run_transaction(session(answers), lambda _: None, "rows of (1, 2]", before="b", after="a")
+    with pytest.raises(CommitRefused, match=r"rows of \(1, 2\].*8004"), session(answers).transaction("rows of (1, 2]"):
+        pass
 
 
 def test_connection_of_refused_statement_is_freed_without_garbage_collection() -> None:

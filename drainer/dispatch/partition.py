@@ -31,7 +31,6 @@ Hashes = npt.NDArray[np.uint32]
 
 _NUMBERS = (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT)
 _ONES: Final = 0xFFFF_FFFF
-_POLYNOMIAL: Final = np.uint32(0xEDB8_8320)
 
 
 def hashed_texts(column_type: ColumnType, values: Any, zone: tzinfo) -> Any:
@@ -65,15 +64,8 @@ def _crcs(texts: Any, begin: int) -> Hashes:
     return found ^ np.uint32(_ONES)
 
 
-def _crc_table() -> Hashes:
-    """Return the table of CRC-32 for one byte."""
-    found = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        found = np.where(found & 1, _POLYNOMIAL ^ (found >> np.uint32(1)), found >> np.uint32(1)).astype(np.uint32)
-    return found
-
-
-_CRC: Final = _crc_table()
+# The table of CRC-32 for one byte.
+_CRC: Final = np.array([crc32(bytes([byte]), _ONES) ^ _ONES for byte in range(256)], np.uint32)
 
 
 def row_hashes(table: Table, column_indexes: Sequence[int], columns: Columns, count: int, zone: tzinfo) -> Hashes:

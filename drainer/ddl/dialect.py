@@ -18,8 +18,6 @@ TIDB_DEFAULTS: Final = {
 SUBSTITUTES: Final = {
     "utf8mb4_0900_ai_ci": ("utf8mb4_uca1400_nopad_ai_ci", "utf8mb4_unicode_520_nopad_ci", "utf8mb4_unicode_520_ci"),
     "utf8mb4_0900_bin": ("utf8mb4_nopad_bin", "utf8mb4_bin"),
-    "gbk_bin": ("gbk_bin",),
-    "utf8mb4_bin": ("utf8mb4_bin",),
 }
 
 

@@ -52,8 +52,10 @@ class RecycleBin:
         self._tag = recycle_names.tag(identity)
         self._kept: list[Kept] = []
 
-    def name_for(self, *, commit_ts: int, job_id: int, table_id: int, table: str) -> str:
-        return recycle_names.name_for(self._tag, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)
+    def name_for(self, plan: JobPlan, table: Located) -> str:
+        return recycle_names.name_for(
+            self._tag, commit_ts=plan.commit_ts, job_id=plan.job_id, table_id=table.table_id, table=table.name
+        )
 
     def prepare(self, session: ServerSession) -> bool:
         """Create the schema; False, with a log line, if the user lacks the privilege."""
@@ -131,10 +133,6 @@ def through_bin(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPl
         return plan
 
 
-def _name(bin_: RecycleBin, plan: JobPlan, table: Located) -> str:
-    return bin_.name_for(commit_ts=plan.commit_ts, job_id=plan.job_id, table_id=table.table_id, table=table.name)
-
-
 def _movable(plan: JobPlan, known: Facts, tables: Iterable[Located], *, whole: bool) -> list[Located]:
     found = []
     for table in tables:
@@ -155,7 +153,7 @@ def _put_away(
     moved = _movable(plan, known, gone, whole=whole)
     if not moved:
         return plan
-    names = [_name(bin_, plan, table) for table in moved]
+    names = [bin_.name_for(plan, table) for table in moved]
     sql = []
     for table in moved:
         keys = known.own_keys(table.name)
@@ -184,7 +182,7 @@ def _truncate(session: ServerSession, bin_: RecycleBin, plan: JobPlan, table: Lo
         return plan
     if not _movable(plan, known, [table], whole=False):
         return plan
-    kept = _name(bin_, plan, table)
+    kept = bin_.name_for(plan, table)
     name, old, fresh = (
         quoted(table.schema, table.name),
         quoted(bin_.schema, kept),

@@ -123,7 +123,9 @@ def document_of(records: Iterable[Record], label: str) -> Document:
     epoch = max(written)
     found = by_epoch[epoch]
     try:
-        document = _positioned(_parsed(found["position"], label), epoch, label)
+        body = _parsed(found["position"], label)
+        notes = dict(body.pop("notes"))
+        document = Document(stored_of({**body, "epoch": epoch}, label), notes=notes)
         for name, value in found.items():
             if name.startswith("job/"):
                 mark = JobMark(**_parsed(value, label))
@@ -134,11 +136,6 @@ def document_of(records: Iterable[Record], label: str) -> Document:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _foreign(label, repr(error)) from error
     return document
-
-
-def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
-    notes = dict(body.pop("notes"))
-    return Document(stored_of({**body, "epoch": epoch}, label), notes=notes)
 
 
 def _load_of(table_id: int, found: dict[str, bytes], label: str) -> TableLoad:
@@ -196,21 +193,14 @@ def mark_value(intent: Intent) -> bytes:
     return intent_text(intent, "done").encode()
 
 
-def mark_of(records: Iterable[Record], label: str) -> Intent | None:
-    """Return the range of the last mark among a slot's records, or None. Raises DestinationRefused for a mark that
-    cannot be parsed."""
-    value = None
-    for record in records:
-        if record.key == MARK_KEY:
-            value = record.value
-    return None if value is None else intent_of(value.decode(errors="replace"), label)[0]
-
-
-def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
+def is_marked(records: Sequence[Record], intent: Intent, label: str) -> bool:
     """Return whether the last mark of a slot's partition is that of this range. Raises PositionMoved if that mark's
     range was cut into slots in another way, and DestinationRefused for a mark that cannot be parsed."""
-    marked = mark_of(records, label)
-    if marked is None or marked.until_ts != intent.until_ts:
+    value = next((record.value for record in reversed(records) if record.key == MARK_KEY), None)
+    if value is None:
+        return False
+    marked, _ = intent_of(value.decode(errors="replace"), label)
+    if marked.until_ts != intent.until_ts:
         return False
     if marked != intent:
         raise PositionMoved(

@@ -63,7 +63,7 @@ class TopicCounts:
         self.publication = publication  # for the topics that are known now
         self._generation = 0
         self._ids: dict[str, str] = {}
-        self._sent_ts = 0
+        self.sent_ts = 0  # without transactions: rows up to here may have been sent
         self._polled_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
         url = publication.options.schema_registry
@@ -73,13 +73,13 @@ class TopicCounts:
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
         """Start with the notes that are recorded with the position `commit_ts`, and add the default topic. The schema
         registry must answer. Raises DestinationRefused or DestinationDown."""
-        self._sent_ts = int(notes.get(_SENT, 0))
+        self.sent_ts = int(notes.get(_SENT, 0))
         if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
             raise DestinationRefused(
-                f"rows after the position {commit_ts} and up to commit_ts {self._sent_ts} may have been sent without "
+                f"rows after the position {commit_ts} and up to commit_ts {self.sent_ts} may have been sent without "
                 f"transactions, and are sent again; with changed dispatchers, column selectors, topic or time-zone "
                 f"they would go to other partitions. Start with the former settings until the position has passed "
-                f"{self._sent_ts}"
+                f"{self.sent_ts}"
             )
         if self._registry is not None:
             self._registry.check()
@@ -100,24 +100,20 @@ class TopicCounts:
     def notes(self) -> dict[str, Any]:
         """Return the notes to record with the position."""
         notes = {COUNTS_NOTE: dict(self.publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
-        return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
+        return notes if not self.sent_ts else {**notes, _SENT: self.sent_ts, _RULES: self._rules()}
 
     def announcement(self, until_ts: int, names: Iterable[str] = ()) -> dict[str, Any] | None:
         """Return the notes to record before rows up to `until_ts` are sent to these topics; None if none are needed.
-        Without transactions rows may exist that the position does not cover. Call `announced` when the notes are
-        recorded. Raises the same errors as `know`."""
-        if self._config.exactly_once or until_ts <= self._sent_ts:
+        Without transactions rows may exist that the position does not cover. Raises the same errors as `know`."""
+        if self._config.exactly_once or until_ts <= self.sent_ts:
             return None
         self.know(names)
         return {**self.notes(), _SENT: until_ts, _RULES: self._rules()}
 
-    def announced(self, until_ts: int) -> None:
-        self._sent_ts = until_ts
-
     def may_repeat(self, commit_ts: int) -> bool:
         """Return whether rows after the position may have been sent already, so that they are repeated. Partitions must
         not change until they are."""
-        return self._sent_ts > commit_ts
+        return self.sent_ts > commit_ts
 
     def know(self, names: Iterable[str]) -> Publication:
         """Add these topics; create those that do not exist. Return the publication. Raises DestinationRefused,
@@ -294,7 +290,7 @@ def announce(driver: Driver, topics: TopicCounts, until_ts: int, names: Iterable
         transaction.store.document.notes = notes
 
     driver.transact(f"what is sent up to {until_ts}", body, lambda _: False)
-    topics.announced(until_ts)
+    topics.sent_ts = until_ts
 
 
 def take_up(

@@ -151,7 +151,7 @@ def test_announcement_without_transactions_is_recorded_before_sending() -> None:
     notes = topics.announcement(50)
     assert notes is not None and topics.notes().keys() < notes.keys()
     assert topics.announcement(50) == notes, "what failed is recorded by the next try"
-    topics.announced(50)
+    topics.sent_ts = 50
     assert (topics.announcement(50), topics.announcement(40)) == (None, None)
     assert topics.announcement(60) != notes
     assert topics.notes() == notes

@@ -33,7 +33,7 @@ from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
 from drainer.schema.merged import Destination, Part, merged_change
 from drainer.schema.rules import Rules
-from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.schema.steps import Ddl, Located, TableChange, exchange_of
 from drainer.schema.view import TableVersions, retyped
 
 # `ddl-rewrite` rules: statements configured by the operator in place of a DDL. Pure.
@@ -106,7 +106,7 @@ def _of_tables(kind: ActionType, changes: Changes) -> str | None:
         return _drop(job_kinds.DROPS[kind], changes[0].before)
     if kind in job_kinds.RENAMES:
         return _rename(changes)
-    return _exchange(changes) if kind == ActionType.EXCHANGE_TABLE_PARTITION else None
+    return exchange(changes, Dialect()) if kind == ActionType.EXCHANGE_TABLE_PARTITION else None
 
 
 def _drop(what: str, table: Located) -> str:
@@ -124,15 +124,15 @@ def _rename(changes: Changes) -> str | None:
     return rename_tables(((old.schema, old.name), (new.schema, new.name)) for old, new in pairs)
 
 
-def _exchange(changes: Changes) -> str | None:
-    if len(changes) != 2 or changes[0].before is None or changes[1].before is None or changes[1].after is None:
+def exchange(changes: Changes, dialect: Dialect) -> str | None:
+    """EXCHANGE PARTITION with the names of the catalog; None if the changes do not show which partition it is."""
+    found = exchange_of(changes)
+    if found is None:
         return None
-    parted, normal = changes[0].before, changes[1].before
-    definitions = parted.info.partition.definitions if parted.info.partition else ()
-    partition = next((d.name for d in definitions if d.id == changes[1].after.table_id), None)
-    if partition is None:
-        return None
-    return exchange_partition((parted.schema, parted.name), partition, (normal.schema, normal.name), Dialect())
+    parted, number, normal = found
+    assert parted.info.partition is not None
+    name = parted.info.partition.definitions[number].name
+    return exchange_partition((parted.schema, parted.name), name, (normal.schema, normal.name), dialect)
 
 
 def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
@@ -468,7 +468,7 @@ def _made(step: Ddl) -> tuple[str, ...] | None:
         renamed = _rename(tuple(one for one in step.changes if not one.keeps_name))
         return (renamed,) if renamed is not None else ()
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
-        exchanged = _exchange(step.changes)
+        exchanged = exchange(step.changes, Dialect())
         return (exchanged,) if exchanged is not None else None
     if kind in _BACK:
         return tuple(f"RECOVER TABLE {quoted(*_name(one.after))}" for one in step.changes if one.after is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from binlog.tidb.job import Job
@@ -100,6 +101,17 @@ class Ddl:
         """Distinct (schema, table) names it creates, alters or drops, old and new."""
         tables = (t for c in self.changes for t in (c.before, c.after) if t is not None)
         return tuple(dict.fromkeys((t.schema, t.name) for t in tables))
+
+
+def exchange_of(changes: Sequence[TableChange]) -> tuple[Located, int, Located] | None:
+    """The tables of an EXCHANGE PARTITION before the job: the partitioned one, the number of its partition, the normal
+    one. None if the changes do not show which partition it is."""
+    if len(changes) != 2 or changes[0].before is None or changes[1].before is None or changes[1].after is None:
+        return None
+    parted, normal, new_id = changes[0].before, changes[1].before, changes[1].after.table_id
+    definitions = parted.info.partition.definitions if parted.info.partition else ()
+    number = next((n for n, definition in enumerate(definitions) if definition.id == new_id), None)
+    return None if number is None else (parted, number, normal)
 
 
 @dataclass(frozen=True, slots=True)

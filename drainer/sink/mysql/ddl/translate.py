@@ -41,8 +41,8 @@ from drainer.ddl.mysql_columns import UnsupportedType, default_sql, has_instant
 from drainer.ddl.mysql_objects import create_view
 from drainer.ddl.table_diff import same_default, shown_columns
 from drainer.schema import job_kinds
-from drainer.schema.job_policy import generated
-from drainer.schema.steps import Ddl, TableChange
+from drainer.schema.job_policy import exchange, generated
+from drainer.schema.steps import Ddl, TableChange, exchange_of
 from drainer.sink.mysql.ddl import partition_statements
 from drainer.sink.mysql.ddl.partition_statements import emptied
 from drainer.sink.mysql.ddl.session_context import Server
@@ -149,12 +149,13 @@ def names_definer(query: str) -> bool:
 
 
 def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
-    text, copied = partition_statements.exchanged(step, dialect), partition_statements.copied(step)
-    if text is None or copied is None:
+    found, text = exchange_of(step.changes), exchange(step.changes, dialect)
+    if found is None or text is None:
         return None
-    if partition_statements.is_disputed(step):
-        return Translation(copied, tables=partition_statements.tables_between(step))
-    return Translation((text,), copied, _CANNOT_EXCHANGE, tables=partition_statements.tables_between(step))
+    copied, tables = partition_statements.copied(step, *found), partition_statements.tables_between(step)
+    if partition_statements.is_disputed(*found[:2]):
+        return Translation(copied, tables=tables)
+    return Translation((text,), copied, _CANNOT_EXCHANGE, tables=tables)
 
 
 def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:

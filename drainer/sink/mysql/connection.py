@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -305,6 +305,15 @@ class ServerSession:
             raise CommitRefused(f"{what}: COMMIT is refused, nothing of it is written: {error}") from error
         if after:
             crash_point(after)
+
+    def bound(self, text: str, values: Iterable[int | str | None], names: Mapping[str, str] | None = None) -> bytes:
+        """A statement. In its text a `?` stands for each value, and `{name}` for what `names` has under it."""
+        first, *rest = (piece.format_map(names or {}) for piece in text.split("?"))
+        pieces = [first.encode()]
+        for value, piece in zip(values, rest, strict=True):
+            literal = b"NULL" if value is None else b"%d" % value if isinstance(value, int) else self.literal(value)
+            pieces += (literal, piece.encode())
+        return b"".join(pieces)
 
     def literal(self, value: str) -> bytes:
         """A quoted string literal."""

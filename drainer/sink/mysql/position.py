@@ -78,16 +78,7 @@ class _Tables:
 
     def _text(self, text: str, values: Sequence[Value]) -> bytes:
         tables = {name: self.changefeed.table(name).decode() for name in _TABLES}
-        first, *rest = (piece.format_map(tables).encode() for piece in text.split("?"))
-        pieces = [first]
-        for value, piece in zip(values, rest, strict=True):
-            pieces += (self._literal(value), piece)
-        return b"".join(pieces)
-
-    def _literal(self, value: Value) -> bytes:
-        if value is None:
-            return b"NULL"
-        return b"%d" % value if isinstance(value, int) else self.session.literal(value)
+        return self.session.bound(text, values, tables)
 
 
 @dataclass(frozen=True, slots=True)

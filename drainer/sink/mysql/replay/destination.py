@@ -18,25 +18,25 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.tidb.types import Tp
 
-from drainer.ddl.lexer import tokens
+from drainer.ddl.lexer import quoted, tokens
 from drainer.ddl.table_diff import named_tables, undoes_itself
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationError, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
+from drainer.sink.mysql.connection import Cell, ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name, has_run, run_marked
 from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.lock import lock_name, statement_lock
 from drainer.sink.mysql.position import consumer_store
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
 from drainer.sink.mysql.rows.loader import AT_ROW, is_computed, literal_at, stored_exactly
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.snapshot import ServerSnapshot
-from drainer.sink.position import tuples
+from drainer.sink.position import Value, tuples
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
 from drainer.sink.retry import RetryDeadline
 from drainer.sink.settings import SyncerSettings
@@ -49,23 +49,27 @@ _SCHEMA = "tidb_binlog"
 class State:
     """The row of one replay. Its position changes only if it is the one that this process stored or read last."""
 
+    _key = "name"
+
     def __init__(self, address: str, settings: ReplaySettings) -> None:
         self._address = address
         self._settings = settings
-        self._table = qualified(_SCHEMA, settings.table)
+        self._table = quoted(_SCHEMA, settings.table)
         self._stored = ""
 
     def open(self, session: ServerSession) -> str:
         """Create table and row, and return the position, "" at the beginning."""
         session.execute(b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`")
-        session.execute(
-            b"CREATE TABLE IF NOT EXISTS " + self._table + b" (name VARCHAR(100) NOT NULL PRIMARY KEY,"
-            b" position LONGTEXT NOT NULL, ddl LONGTEXT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
-        )
-        name = session.literal(self._settings.name)
-        session.execute(b"INSERT IGNORE INTO " + self._table + b" (name, position) VALUES (" + name + b",'')")
+        self._prepare(session)
         self._stored = self._read(session)[0]
         return self._stored
+
+    def _prepare(self, session: ServerSession) -> None:
+        columns = "name VARCHAR(100) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL, ddl LONGTEXT"
+        options = "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+        session.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) {options}".encode())
+        insert = f"INSERT IGNORE INTO {self._table} (name, position) VALUES (?,'')"
+        session.execute(session.bound(insert, (self._settings.name,)))
 
     def is_at(self, session: ServerSession, position: str) -> bool:
         """Return whether this position is stored. Raises DestinationRefused if another process has stored one."""
@@ -76,17 +80,8 @@ class State:
 
     def move(self, session: ServerSession, position: str, ddl: str | None) -> None:
         """Store a position and a DDL after it, in the session's transaction. Raises as `is_at`."""
-        found = session.execute(
-            b"UPDATE %b SET position=%b, ddl=%b WHERE %b AND position=%b"
-            % (
-                self._table,
-                session.literal(position),
-                _or_null(session, ddl),
-                self._where(session),
-                session.literal(self._stored),
-            )
-        )
-        if found != 1:
+        update = self._update(session, "position=?, ddl=?", position, ddl)
+        if session.execute(update + session.bound(" AND position=?", (self._stored,))) != 1:
             raise self._shared()
 
     def moved(self, position: str) -> None:
@@ -98,23 +93,25 @@ class State:
 
     def store_ddl(self, session: ServerSession, ddl: str | None) -> None:
         """Replace the stored DDL; None removes it."""
-        value = _or_null(session, ddl)
-        session.execute(b"UPDATE %b SET ddl=%b WHERE %b" % (self._table, value, self._where(session)))
+        session.execute(self._update(session, "ddl=?", ddl))
 
     def remedy(self, session: ServerSession, commit_ts: int) -> str:
         """Say how an operator leaves out the stored DDL."""
         if self._settings.remedy:
             return self._settings.remedy.format(commit_ts=commit_ts)
-        return (b"UPDATE %b SET ddl=NULL WHERE %b" % (self._table, self._where(session))).decode()
+        return self._update(session, "ddl=NULL").decode()
+
+    def _update(self, session: ServerSession, to: str, *values: Value) -> bytes:
+        """The statement that changes this row."""
+        return session.bound(f"UPDATE {self._table} SET {to} WHERE {self._key}=?", (*values, self._settings.name))
+
+    def _rows(self, session: ServerSession, columns: str) -> list[tuple[Cell, ...]]:
+        query = f"SELECT {columns} FROM {self._table} WHERE {self._key}=?"
+        return session.query(session.bound(query, (self._settings.name,)))
 
     def _read(self, session: ServerSession) -> tuple[str, str | None]:
-        ((position, ddl),) = session.query(
-            b"SELECT position, ddl FROM " + self._table + b" WHERE " + self._where(session)
-        )
+        ((position, ddl),) = self._rows(session, "position, ddl")
         return str(position), None if ddl is None else str(ddl)
-
-    def _where(self, session: ServerSession) -> bytes:
-        return b"name=" + session.literal(self._settings.name)
 
     def _shared(self) -> DestinationRefused:
         return DestinationRefused(
@@ -126,40 +123,34 @@ class ArbiterState(State):
     """The row of one topic in the table of the original's arbiter: topic_name, ts, status, and two columns of ours,
     `position` and `ddl`. The original replaces the row, which leaves ours NULL, so what it stored is known from what we
     did; it is the position {"ts", "status"}, and so is what a person wrote over it. While a DDL is stored, `ts` is
-    below it: the original would run it."""
+    below it: the original would run it. There may be no row."""
 
-    def open(self, session: ServerSession) -> str:
-        """Create table and columns, and return the position, "" if there is no row."""
-        session.execute(b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`")
-        session.execute(
-            b"CREATE TABLE IF NOT EXISTS %b (topic_name VARCHAR(255) PRIMARY KEY, ts BIGINT NOT NULL,"
-            b" status INT NOT NULL)" % self._table
-        )
-        of_table = b"TABLE_SCHEMA=%b AND TABLE_NAME=%b" % tuple(map(session.literal, (_SCHEMA, self._settings.table)))
-        found = session.query(b"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE " + of_table)
+    _key = "topic_name"
+
+    def _prepare(self, session: ServerSession) -> None:
+        columns = "topic_name VARCHAR(255) PRIMARY KEY, ts BIGINT NOT NULL, status INT NOT NULL"
+        session.execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})".encode())
+        query = "SELECT LOWER(COLUMN_NAME) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=? AND TABLE_NAME=?"
+        found = session.query(session.bound(query, (_SCHEMA, self._settings.table)))
         for name in ("position", "ddl"):
-            if (name,) not in {(str(column).lower(),) for (column,) in found}:
-                session.execute(
-                    b"ALTER TABLE %b ADD COLUMN %b LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-                    % (self._table, quote(name))
-                )
-        self._stored = self._read(session)[0]
-        return self._stored
+            if (name,) not in found:
+                kind = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                session.execute(f"ALTER TABLE {self._table} ADD COLUMN {quoted(name)} {kind}".encode())
 
     def move(self, session: ServerSession, position: str, ddl: str | None) -> None:
-        at = json.loads(position)
-        texts = session.literal(position), _or_null(session, ddl)
-        if not self._stored:
-            sql = b"INSERT IGNORE INTO %b (topic_name, ts, status, position, ddl) VALUES (%b,%d,%d,%b,%b)" % (
-                *(self._table, session.literal(self._settings.name), at["ts"], at["status"]),
-                *texts,
-            )
+        at, stored = json.loads(position), json.loads(self._stored or "{}")
+        if not stored:
+            insert = f"INSERT IGNORE INTO {self._table} (topic_name, ts, status, position, ddl) VALUES (?,?,?,?,?)"
+            sql = session.bound(insert, (self._settings.name, at["ts"], at["status"], position, ddl))
         else:
-            ts = b"" if ddl is not None else b", ts=%d" % at["ts"]
-            sql = b"UPDATE %b SET position=%b, ddl=%b, status=%d%b WHERE %b AND %b" % (
-                *(self._table, *texts, at["status"], ts),
-                *(self._where(session), self._is_stored(session)),
-            )
+            to, values = "position=?, ddl=?, status=?", [position, ddl, at["status"]]
+            if ddl is None:
+                to, values = f"{to}, ts=?", [*values, at["ts"]]
+            sql = self._update(session, to, *values)
+            if "offset" in stored:
+                sql += session.bound(" AND position=?", (self._stored,))
+            else:
+                sql += b" AND ts=%d AND status=%d AND ddl IS NULL" % (stored["ts"], stored["status"])
         if session.execute(sql) != 1:
             raise self._shared()
 
@@ -167,22 +158,13 @@ class ArbiterState(State):
         if ddl is not None:
             super().store_ddl(session, ddl)
             return
-        ts = json.loads(self._stored)["ts"]
-        session.execute(b"UPDATE %b SET ddl=NULL, ts=%d WHERE %b" % (self._table, ts, self._where(session)))
+        session.execute(self._update(session, "ddl=NULL, ts=?", json.loads(self._stored)["ts"]))
 
     def remedy(self, session: ServerSession, commit_ts: int) -> str:
-        return (b"UPDATE %b SET ddl=NULL, ts=%d WHERE %b" % (self._table, commit_ts, self._where(session))).decode()
-
-    def _is_stored(self, session: ServerSession) -> bytes:
-        stored = json.loads(self._stored)
-        if "offset" in stored:
-            return b"position=" + session.literal(self._stored)
-        return b"ts=%d AND status=%d AND ddl IS NULL" % (stored["ts"], stored["status"])
+        return self._update(session, "ddl=NULL, ts=?", commit_ts).decode()
 
     def _read(self, session: ServerSession) -> tuple[str, str | None]:
-        rows = session.query(
-            b"SELECT position, ddl, ts, status FROM " + self._table + b" WHERE " + self._where(session)
-        )
+        rows = self._rows(session, "position, ddl, ts, status")
         if not rows:
             return "", None
         ((text, ddl, ts, status),) = rows
@@ -192,13 +174,6 @@ class ArbiterState(State):
         if text is None or not at.items() <= json.loads(str(text)).items():
             return json.dumps(at), None
         return str(text), None
-
-    def _where(self, session: ServerSession) -> bytes:
-        return b"topic_name=" + session.literal(self._settings.name)
-
-
-def _or_null(session: ServerSession, text: str | None) -> bytes:
-    return b"NULL" if text is None else session.literal(text)
 
 
 _IDLE_S: Final = 8 * 3600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.position import Changefeed, consumer_store, store
 from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.sink import MySQLSink
@@ -58,6 +60,7 @@ def test_a_schema_may_have_any_name() -> None:
     session = SimpleNamespace(
         literal=lambda text: b"'" + text.encode() + b"'", query=lambda text: texts.append(text) or []
     )
+    session.bound = partial(ServerSession.bound, cast(Any, session))
     changefeed = Changefeed(b"`a?{b}`", 7, b"'ma?in'", "ma?in", "x")
     assert consumer_store(cast(Any, session), changefeed).label == "kafka-consumer 'ma?in'"
     assert store(cast(Any, session), changefeed).read() is None

@@ -19,7 +19,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, only
-from drainer.apply.fold_order import PackedView, ReadOrder, segments_for
+from drainer.apply.fold_order import PackedView, ReadOrder, cut_version, read_order, slots_of_batch
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Decisions, Progress, Stopped
@@ -51,7 +51,7 @@ class BatchRefused(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How a distributed batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number
-    of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots); `digest`: digest
+    of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (slots_of_batch); `digest`: digest
     of the filters, which choose the rows; `whole`: only complete transactions can be seen (rule 33)."""
 
     slots: int
@@ -78,14 +78,17 @@ class DistributedBatches:
     driver_until: int = 0
 
     def __post_init__(self) -> None:
-        self._segments = segments_for(self.sink, whole=self.cut.whole)
-        self._slots = self._segments.slots(self.cut.slots)
+        self._slots = slots_of_batch(self.sink, self.cut.slots)
         self._packed: tuple[SchemaView, PackedView] | None = None
+
+    @property
+    def _cut_version(self) -> int:
+        return cut_version(self.sink, whole=self.cut.whole)
 
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
         if not self.cut.slots:
-            self._slots = self._segments.slots(min(2 * tasks, SLOTS_MAX))
+            self._slots = slots_of_batch(self.sink, min(2 * tasks, SLOTS_MAX))
 
     def fold_order(self, plan: PlannedBatch) -> ReadOrder | None:
         """How the tasks that read a distributed batch fold it. None if the batch must be readable twice: it may have to
@@ -126,7 +129,7 @@ class DistributedBatches:
         elif not self.provider.complete and not self._decodable(plan, micro_batch, intent):
             return False
         order = plan.fold or self._order(intent.slots)
-        if plan.intent is None and order.cut_version != self._segments.cut_version:
+        if plan.intent is None and order.cut_version != self._cut_version:
             raise NotDistributed(
                 f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now"
             )
@@ -215,12 +218,12 @@ class DistributedBatches:
                 plan.until_ts,
                 slots,
                 0 if cut.whole else cut.chunk_rows,
-                self._segments.cut_version,
+                self._cut_version,
                 cut.digest,
                 pumps,
                 counts,
             )
-        if plan.intent.hash_version != self._segments.cut_version or plan.intent.digest != self.cut.digest:
+        if plan.intent.hash_version != self._cut_version or plan.intent.digest != self.cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
                 f"cut with other filters, another consistency or by another version of the drainer: start once with "
@@ -234,7 +237,7 @@ class DistributedBatches:
         if self._packed is None or self._packed[0] is not view:
             self._parallel().prepare(view)
             self._packed = view, PackedView.of(view)
-        return self._segments.order(self._packed[1], slots)
+        return read_order(self.sink, self._packed[1], slots, whole=self.cut.whole)
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self.sink.parallel

@@ -20,7 +20,7 @@ from drainer.changes.slots import last_change, merge_slot
 from drainer.changes.stream import StreamCutter, StreamDecoder, merge
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, ChangeSink, Slotting, Wants
+from drainer.sink.base import AnySink, Slotting, Wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,59 +114,33 @@ class ChangesOrder:
 ReadOrder: TypeAlias = FoldOrder | ChangesOrder
 
 
-# Converts the binlogs between two DDLs to the segment that a sink needs: net rows or all changes.
-def segments_for(sink: AnySink, *, whole: bool = False) -> Segments:
-    """`whole`: executors write net rows so that only complete transactions can be seen (rule 33)."""
-    if sink.wants is Wants.NET:
-        return NetSegments(sink.format, whole)
-    return ChangeSegments(sink)
-
-
-@dataclass(frozen=True)
-class NetSegments:
-    """The last state of each key."""
-
-    format: Format
-    whole: bool = False
-
-    @property
-    def cut_version(self) -> int:
-        """The version of the assignment of rows to slots (rule 16)."""
-        return GROUPS_VERSION if self.whole else HASH_VERSION
-
-    def slots(self, wanted: int) -> int:
-        """Return the number of slots of a batch for which so many are wanted."""
-        return wanted
-
-    def decoder(self, view: SchemaView) -> RowDecoder:
-        return SegmentDecoder(view, self.format)
-
-    def order(self, view: PackedView, slots: int) -> ReadOrder:
-        """Return the order for executors."""
-        return FoldOrder(view, self.format, slots, self.whole)
-
-
-@dataclass(frozen=True)
-class ChangeSegments:
-    """Every change. The sink's slotting is read for each batch, because the sink may have learned of more partitions
-    since."""
-
-    sink: ChangeSink
-
-    @property
-    def cut_version(self) -> int:
-        return self.sink.slotting.version
-
-    def slots(self, wanted: int) -> int:
-        slotting = self.sink.slotting
-        return slotting.count if slotting.is_fixed else min(wanted, slotting.count)
-
-    def decoder(self, view: SchemaView) -> RowDecoder:
-        return StreamDecoder(view, stored_generated=self.sink.stored_generated)
-
-    def order(self, view: PackedView, slots: int) -> ReadOrder:
-        return ChangesOrder(view, slots, self.sink.slotting, stored_generated=self.sink.stored_generated)
-
-
 RowDecoder: TypeAlias = SegmentDecoder | StreamDecoder
-Segments: TypeAlias = NetSegments | ChangeSegments
+
+
+def row_decoder(sink: AnySink, view: SchemaView) -> RowDecoder:
+    """Converts the binlogs between two DDLs to the segment that a sink needs, in the driver."""
+    if sink.wants is Wants.NET:
+        return SegmentDecoder(view, sink.format)
+    return StreamDecoder(view, stored_generated=sink.stored_generated)
+
+
+def read_order(sink: AnySink, view: PackedView, slots: int, *, whole: bool = False) -> ReadOrder:
+    """Return the order for executors. `whole`: they write net rows so that only complete transactions can be seen (rule
+    33). A slotting is read for each batch, because the sink may have learned of more partitions since."""
+    if sink.wants is Wants.NET:
+        return FoldOrder(view, sink.format, slots, whole)
+    return ChangesOrder(view, slots, sink.slotting, stored_generated=sink.stored_generated)
+
+
+def cut_version(sink: AnySink, *, whole: bool = False) -> int:
+    """The version of the assignment of rows or changes to slots (rule 16)."""
+    if sink.wants is Wants.NET:
+        return GROUPS_VERSION if whole else HASH_VERSION
+    return sink.slotting.version
+
+
+def slots_of_batch(sink: AnySink, wanted: int) -> int:
+    """Return the number of slots of a batch for which so many are wanted."""
+    if sink.wants is Wants.NET:
+        return wanted
+    return sink.slotting.count if sink.slotting.is_fixed else min(wanted, sink.slotting.count)

@@ -15,7 +15,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import PlannedBatch
-from drainer.apply.fold_order import RowDecoder, segments_for
+from drainer.apply.fold_order import RowDecoder, row_decoder
 from drainer.apply.large_transaction import Section, sections, works
 from drainer.apply.progress import Decisions, Progress, Refused, Wait
 from drainer.batch.served import Batch, ServedBinlog, read_batch
@@ -88,7 +88,6 @@ class InDriver:
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._segments = segments_for(self.destination)
         self._decoder: RowDecoder | None = None  # for the last view
         self._running_job = 0
         self._stored_s = -math.inf
@@ -190,7 +189,7 @@ class InDriver:
         match step:
             case Rows():
                 if self._decoder is None or self._decoder.view is not step.view:
-                    self._decoder = self._segments.decoder(step.view)
+                    self._decoder = row_decoder(self.destination, step.view)
                 for section in sections(step):
                     apply = self._apply_large if section.large else self._apply_rows
                     apply(section, self._decoder, version)

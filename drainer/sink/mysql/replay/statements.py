@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
+from itertools import chain, groupby, starmap
 from typing import Final
 
 from binlog.tidb.types import Tp
@@ -96,25 +96,17 @@ def statements(
 ) -> Iterator[RowStatement]:
     """Yield statements in the order of the events. The values have the types of the destination's columns. Consecutive
     inserts into one table share statements. `safe`: rows may be there already, or be missing. Raises MessageError."""
-    at = 0
-    while at < len(events):
-        event = events[at]
-        end = at + 1
-        if event.change is Change.INSERT:
-            while end < len(events) and _shares(event, events[end]):
-                end += 1
-            yield from _inserts(events[at:end], tables[event.schema, event.table], replace=safe)
+    for (is_insert, schema, table, _), run in groupby(events, key=_shared):
+        there = tables[schema, table]
+        if is_insert:
+            yield from _inserts(list(run), there, replace=safe)
         else:
-            yield from _change(event, tables[event.schema, event.table], flavour, safe=safe)
-        at = end
+            yield from chain.from_iterable(_change(event, there, flavour, safe=safe) for event in run)
 
 
-def _shares(first: RowEvent, other: RowEvent) -> bool:
-    return (
-        other.change is Change.INSERT
-        and (other.schema, other.table) == (first.schema, first.table)
-        and [*(other.new or ())] == [*(first.new or ())]
-    )
+def _shared(event: RowEvent) -> tuple[bool, str, str, list[str]]:
+    """What inserts that share a statement have in common."""
+    return event.change is Change.INSERT, event.schema, event.table, [*(event.new or ())]
 
 
 def _change(event: RowEvent, there: TableThere, flavour: str, *, safe: bool) -> Iterator[RowStatement]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from drainer.batch.work import KeyChange, Kind, Match, TableShape
 from drainer.sink.mysql.config import StatementLimits
@@ -87,22 +88,14 @@ def exact_deletes(
 
 def one_by_one(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[Step]:
     """The statements of ordered changes, in order; consecutive inserts of one table share a statement."""
-    at = 0
-    while at < len(changes):
-        change = changes[at]
-        if change.kind is Kind.INSERT:
-            shape, end = change.shape, at + 1
-            while end < len(changes) and (other := changes[end]).kind is Kind.INSERT:
-                if other.shape is not shape and other.shape != shape:
-                    break
-                end += 1
-            rows = [b"(" + b",".join(map(sql_of, one.new or ())) + b")" for one in changes[at:end]]
-            for statement in inserts(shape, rows, limits):
-                yield Step(shape, Kind.INSERT, statement)
-            at = end
-            continue
-        yield _change_one(change, flavour)
-        at += 1
+    for (kind, _), run in groupby(changes, key=lambda change: (change.kind, id(change.shape))):
+        same = list(run)
+        if kind is Kind.INSERT:
+            rows = [b"(" + b",".join(map(sql_of, one.new or ())) + b")" for one in same]
+            for statement in inserts(same[0].shape, rows, limits):
+                yield Step(same[0].shape, kind, statement)
+        else:
+            yield from (_change_one(change, flavour) for change in same)
 
 
 def _change_one(change: KeyChange, flavour: Flavour) -> Step:

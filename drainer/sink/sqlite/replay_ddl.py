@@ -16,19 +16,17 @@ from drainer.sink.sqlite.layout import quote, table_name, tables_of
 
 _NO_ROWS: Final = ("VIEW", "SEQUENCE", "INDEX", "DATABASE", "SCHEMA", "USER", "PLACEMENT")
 _KEYS: Final = (
-    *(
-        "INDEX",
-        "KEY",
-        "UNIQUE",
-        "PRIMARY",
-        "CONSTRAINT",
-        "FOREIGN",
-        "FULLTEXT",
-        "SPATIAL",
-        "CHECK",
-        "VECTOR",
-        "STATS_EXTENDED",
-    ),
+    "INDEX",
+    "KEY",
+    "UNIQUE",
+    "PRIMARY",
+    "CONSTRAINT",
+    "FOREIGN",
+    "FULLTEXT",
+    "SPATIAL",
+    "CHECK",
+    "VECTOR",
+    "STATS_EXTENDED",
 )
 _OPTIONS: Final = (
     *(

@@ -295,22 +295,29 @@ class MessageSchemas(JobSource):
         name, table = _names(after) if after is not None else (name, (name[0].lower(), name[1].lower()))
         if (commit_ts, query, table) in self._read:
             return
-        gone = [_names(before)[1] if before is not None else table]
-        old = self._newest.get(gone[0])
+        # By id: the messages of a RENAME of several tables name each as it was before all of them.
+        first = before if before is not None else after
+        table_id = first.integer("tableID") if first is not None else None
+        gone = [one for one, info in self._newest.items() if info.id == table_id] if table_id is not None else [table]
+        old = self._newest.get(gone[0]) if gone else None if before is None else table_info(before)
         new = table_info(after, None if kind in job_kinds.CREATES else old) if after is not None else old
         if new is not None and kind in (_A.CREATE_VIEW, _A.DROP_VIEW):
             new = replace(new, rest={"view": {}})
         if kind == _A.DROP_SCHEMA:
-            gone = [one for one in self._newest if one[0] == table[0]]
+            gone = [one for one in self._newest if one[0] == table[0] and self._known_ts[one] <= commit_ts]
         job_id = commit_ts + sum(one[0] == commit_ts for one in self._read)  # one job may be several messages
         self._read.add((commit_ts, query, table))
         self._add(job_id, kind or _A.MULTI_SCHEMA_CHANGE, name[0], commit_ts, query, old, new)
-        for one in gone:
+        # Another partition, which was not read from so far back, may have had newer ones.
+        is_newest = all(self._known_ts.get(one, 0) <= commit_ts for one in (table, *gone))
+        for one in gone if is_newest else ():
             self._newest.pop(one, None)
             self._known_ts[one] = commit_ts
+        self._known_ts[table] = max(commit_ts, self._known_ts.get(table, 0))
         if after is not None and new is not None and kind not in job_kinds.DROPS:
-            self._newest[table], self._known_ts[table] = new, commit_ts
             self._versions[*name, after.integer("version")] = job_id
+            if is_newest:
+                self._newest[table] = new
 
     def _add(self, job_id: int, kind: ActionType, schema: str, ts: int, query: str, old: _Info, new: _Info) -> None:
         digest = hashlib.blake2b(schema.lower().encode(), digest_size=6).digest()

@@ -251,6 +251,61 @@ def test_databases_and_two_messages_of_one_job() -> None:
         topic.ddl(40, A.RECOVER_SCHEMA, "FLASHBACK DATABASE d", None)
 
 
+def columns_of(jobs: list[Job]) -> list[tuple[str, int]]:
+    (job,) = jobs
+    return [(one.name, one.id) for one in job.table_info.columns] if job.table_info is not None else []
+
+
+def table_with(ts: int, *names: str, name: str = "t", table_id: int = 104) -> TableInfo:
+    key, *others = made([FieldType(Tp.LONG, 0, 11, 0)] * len(names)).columns
+    columns = (key, *(replace(one, name=name) for one, name in zip(others, names, strict=True)))
+    return replace(made([]), id=table_id, name=name, columns=columns, update_timestamp=ts)
+
+
+def test_ddls_that_another_partition_has_from_further_back_change_nothing_newer() -> None:
+    topic, alter = Topic(), "ALTER TABLE t ADD COLUMN c INT"
+    wide, later = table_with(70, "a", "b", "c"), table_with(76, "a", "c")
+    topic.ddl(71, A.ADD_COLUMN, alter, wide, table_with(60, "a", "b"))
+    topic.ddl(77, A.DROP_COLUMN, "ALTER TABLE t DROP COLUMN b", later, wide)
+    (old,) = topic.ddl(
+        61, A.ADD_COLUMN, "ALTER TABLE t ADD COLUMN b INT", table_with(60, "a", "b"), table_with(50, "a")
+    )
+    assert (old.id, old.schema_version, topic.version(table_with(60))) == (61, 61, 61)
+    found = topic.ddl(81, A.ADD_COLUMN, "ALTER TABLE t ADD COLUMN d INT", table_with(80, "a", "c", "d"), later)
+    assert columns_of(found) == [("Id", 1), ("a", 2), ("c", 4), ("d", 5)]
+
+    (drop,) = topic.ddl(49, A.DROP_TABLE, "DROP TABLE t", table_with(40, "x", table_id=9))
+    (rename,) = topic.ddl(48, A.RENAME_TABLE, "RENAME TABLE t TO u", table_with(47, "x", name="u", table_id=8),
+                          table_with(39, "x", table_id=8))  # fmt: skip
+    (database,) = topic.ddl(45, A.DROP_SCHEMA, "DROP DATABASE d", None)
+    assert (drop.table_id, rename.table_id, database.type) == (9, 8, A.DROP_SCHEMA)
+    found = topic.ddl(91, A.DROP_COLUMN, "ALTER TABLE t DROP COLUMN c", table_with(90, "a", "d"),
+                      table_with(80, "a", "c", "d"))  # fmt: skip
+    assert (found[0].table_id, columns_of(found)) == (104, [("Id", 1), ("a", 2), ("d", 5)])
+
+
+def test_tables_that_exchange_their_names_keep_their_columns() -> None:
+    """TiCDC's messages have each table's name as it was before the whole statement."""
+    topic = Topic()
+    one, other = table_with(50, "a", "b", "c"), table_with(51, "x", "c", name="u", table_id=9)
+    topic.boot(one)
+    topic.boot(other)
+    one = table_with(60, "a", "c")
+    topic.ddl(61, A.DROP_COLUMN, "ALTER TABLE t DROP COLUMN b", one, table_with(50, "a", "b", "c"))
+    renamed = [
+        topic.ddl(71, A.RENAME_TABLE, f"RENAME TABLE `d`.`{old}` TO `d`.`{new}`", replace(info, name=new,
+                  update_timestamp=70), info)
+        for old, new, info in [("t", "tmp", one), ("u", "t", other), ("tmp", "u", one)]
+    ]  # fmt: skip
+    assert [jobs[0].table_id for jobs in renamed] == [104, 9, 104]
+    assert columns_of(renamed[2]) == [("Id", 1), ("a", 2), ("c", 4)]
+    found = topic.ddl(81, A.DROP_COLUMN, "ALTER TABLE t DROP COLUMN x", table_with(80, "c", table_id=9),
+                      replace(other, name="t", update_timestamp=70))  # fmt: skip
+    assert (found[0].table_id, columns_of(found)) == (9, [("Id", 1), ("c", 3)])
+    (created,) = topic.ddl(91, A.CREATE_TABLE, "CREATE TABLE t (Id INT)", table_with(90, table_id=10))  # DROP left out
+    assert created.table_id == 10
+
+
 def test_a_row_waits_for_its_schema_and_nothing_passes_it() -> None:
     known: dict[int, int] = {1: 5}
     index = PartitionIndex(0, lambda row: known.get(row.version))

@@ -216,6 +216,13 @@ _OF_WORDS: Final = {
     "CHANGE_COLUMN": _A.MODIFY_COLUMN, "RENAME_COLUMN": _A.MODIFY_COLUMN,
 }  # fmt: skip
 _OBJECTS: Final = {"DATABASE": "SCHEMA", **{name: name for name in ("SCHEMA", "TABLE", "VIEW", "SEQUENCE")}}
+# These have no effect if they come behind a newer schema: they would take it back.
+_PASSED: Final = (
+    job_kinds.CREATES
+    | job_kinds.DROPS.keys()
+    | job_kinds.RENAMES
+    | {_A.TRUNCATE_TABLE, _A.RECOVER_TABLE, _A.DROP_SCHEMA}
+)
 # Messages do not say when a DDL began. From then on TiDB may not enforce a key that it drops.
 _RUNS_MS: Final = 60_000
 
@@ -304,12 +311,14 @@ class MessageSchemas(JobSource):
         if new is not None and kind in (_A.CREATE_VIEW, _A.DROP_VIEW):
             new = replace(new, rest={"view": {}})
         if kind == _A.DROP_SCHEMA:
-            gone = [one for one in self._newest if one[0] == table[0] and self._known_ts[one] <= commit_ts]
+            gone = [one for one in self._newest if one[0] == table[0]]
+        # Another partition, which was not read from so far back, may have had newer ones.
+        is_newest = all(self._known_ts.get(one, 0) <= commit_ts for one in (table, *gone))
+        if not is_newest and kind in _PASSED:
+            kind = _A.LOCK_TABLE
         job_id = commit_ts + sum(one[0] == commit_ts for one in self._read)  # one job may be several messages
         self._read.add((commit_ts, query, table))
         self._add(job_id, kind or _A.MULTI_SCHEMA_CHANGE, name[0], commit_ts, query, old, new)
-        # Another partition, which was not read from so far back, may have had newer ones.
-        is_newest = all(self._known_ts.get(one, 0) <= commit_ts for one in (table, *gone))
         for one in gone if is_newest else ():
             self._newest.pop(one, None)
             self._known_ts[one] = commit_ts

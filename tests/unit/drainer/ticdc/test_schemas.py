@@ -31,6 +31,9 @@ from drainer.protocol.registry import make_encoder
 from drainer.protocol.simple.avro_schema import read_document, write_document
 from drainer.protocol.simple.table_encoder import table_schema
 from drainer.protocol.table import Table
+from drainer.schema.history.base import JobHistory
+from drainer.schema.job_policy import Policy
+from drainer.schema.state import Schema
 from drainer.service.daemon import job_sources
 from drainer.ticdc.partition import PartitionIndex, PartitionPump, RowHead, SchemaHead, heads_of
 from drainer.ticdc.tables import MessageSchemas, TopicHistory, kind_of, table_info, unpacked
@@ -274,11 +277,20 @@ def test_ddls_that_another_partition_has_from_further_back_change_nothing_newer(
     found = topic.ddl(81, A.ADD_COLUMN, "ALTER TABLE t ADD COLUMN d INT", table_with(80, "a", "c", "d"), later)
     assert columns_of(found) == [("Id", 1), ("a", 2), ("c", 4), ("d", 5)]
 
-    (drop,) = topic.ddl(49, A.DROP_TABLE, "DROP TABLE t", table_with(40, "x", table_id=9))
-    (rename,) = topic.ddl(48, A.RENAME_TABLE, "RENAME TABLE t TO u", table_with(47, "x", name="u", table_id=8),
-                          table_with(39, "x", table_id=8))  # fmt: skip
-    (database,) = topic.ddl(45, A.DROP_SCHEMA, "DROP DATABASE d", None)
-    assert (drop.table_id, rename.table_id, database.type) == (9, 8, A.DROP_SCHEMA)
+    topic.boot(table_with(85, "x", "y", name="u", table_id=8))
+    passed = [
+        topic.ddl(47, A.CREATE_TABLE, "CREATE TABLE t (Id INT)", table_with(46)),
+        topic.ddl(49, A.DROP_TABLE, "DROP TABLE t", table_with(40, "x", table_id=9)),
+        topic.ddl(48, A.RENAME_TABLE, "RENAME TABLE t TO u", table_with(47, "x", name="u", table_id=8),
+                  table_with(39, "x", table_id=8)),
+        topic.ddl(46, A.TRUNCATE_TABLE, "TRUNCATE TABLE t", table_with(45), table_with(38, table_id=7)),
+        topic.ddl(45, A.DROP_SCHEMA, "DROP DATABASE d", None),
+    ]  # fmt: skip
+    assert [(job.type, job.finished_ts) for (job,) in passed] == [(A.LOCK_TABLE, ts) for ts in (47, 49, 48, 46, 45)]
+    schema = Schema.open(JobHistory(), position_ts=1000, policy=Policy())  # where jobs take effect as they come
+    for job in asyncio.run(topic.schemas.refresh()):
+        schema.learn([job])
+    assert {at: len(one.current.columns) for at, one in schema.catalog.tables.items()} == {104: 4, 8: 3}
     found = topic.ddl(91, A.DROP_COLUMN, "ALTER TABLE t DROP COLUMN c", table_with(90, "a", "d"),
                       table_with(80, "a", "c", "d"))  # fmt: skip
     assert (found[0].table_id, columns_of(found)) == (104, [("Id", 1), ("a", 2), ("d", 5)])

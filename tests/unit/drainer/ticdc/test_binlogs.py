@@ -131,6 +131,7 @@ def start_ts_of(event: RowEvent, place: tuple[int, int] | None = None, table_id:
     ("key", "options", "answer", "words"),
     [
         ({"id": 1}, {}, [], r"\(id = 1\) alone, .*: 0 rows have this key as of 50; or let TiCDC use claim-check"),
+        ({"id": 1}, {}, [[b"1"], [b"1"]], "2 rows have this key as of 50; or let TiCDC use claim-check"),
         ({"id": 1}, {}, [ServerError(9006, "early", "t:4000")], "as of 50, .* raise tidb_gc_life_time: .* claim-check"),
         (
             {"id": 1},
@@ -149,6 +150,15 @@ def test_a_row_that_cannot_be_read_upstream_is_named(
     upstream = Upstream(lambda ts: snapshot_of(FakeSession(answer), ts))
     with pytest.raises(MessageError, match=rf"^the insert of `d`\.`t` at commit_ts 50 was too large for .* {words}"):
         whole_row(row(Change.INSERT, new=key), INFO, upstream, ProtocolOptions("open-protocol", **options))
+
+
+def test_the_old_row_is_read_by_its_own_key_before_the_transaction() -> None:
+    session = FakeSession([])
+    upstream = Upstream(lambda ts: snapshot_of(session, ts))
+    with pytest.raises(MessageError, match="0 rows have this key as of 49"):
+        whole_row(row(Change.UPDATE, {"id": 1}, {"id": 2}), INFO, upstream, ProtocolOptions("canal-json"))
+    assert session.said[-2:-1] == ["SET SESSION tidb_snapshot='49'"]
+    assert session.said[-1].endswith("FROM `d`.`t` WHERE `id` = 1")
 
 
 def test_start_ts_orders_a_transaction_and_tells_rows_apart() -> None:

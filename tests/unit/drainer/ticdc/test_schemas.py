@@ -376,6 +376,8 @@ def test_reading_begins_before_the_position_and_says_which_schema_is_missing() -
     assert isinstance(pump._error, PumpUnavailable)
     assert "offset 2: no message has the schema of `d`.`t`, version 5" in str(pump._error)
     assert "send-bootstrap-interval-in-sec is 0" in str(pump._error)
+    pump._unread_s, index.unread = -100.0, {}
+    pump._check_unread(index)  # the schema has just come
 
 
 def test_what_needs_tidbs_history_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def double(text: str) -> float:
 def loads(data: bytes) -> Any:
     """Parse JSON. Raises orjson.JSONDecodeError, which is a ValueError."""
     found = orjson.loads(data)
-    return json.loads(data, parse_int=_whole) if _MINUS_ZERO.search(data) else found
+    try:
+        return json.loads(data, parse_int=_whole) if _MINUS_ZERO.search(data) else found
+    except RecursionError:
+        raise orjson.JSONDecodeError("too many arrays in each other", "", 0) from None
 
 
 def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:

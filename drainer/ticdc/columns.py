@@ -8,6 +8,7 @@ A row that comes twice is two equal changes of its key here, which the fold make
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS
 from drainer.protocol.simple.decoder import VERSION
 from drainer.protocol.simple.decoder import value_of as simple_value_of
+from drainer.protocol.table import ColumnFlag
 from drainer.row.codec import Codec
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.schema.errors import SchemaError
@@ -113,9 +115,11 @@ def _open(key: bytes | None, value: bytes | None, how: Any) -> Sequence[PlainRow
         if head["t"] != ROW or head.get("ohk") or head.get("ccl"):
             return None
         body = loads(decompress(its_value, how))
-        old, new = body.get("d") or body.get("p"), body.get("u")
-        kind = Kind.DELETE if not new else Kind.UPDATE if old else Kind.INSERT
-        found.append(PlainRow(kind, head["ts"], head["scm"], head["tbl"], old, new))
+        new, old, deleted = (body.get(name) for name in "upd")
+        if bool(new) == bool(deleted) or (old is not None and not (old and new)):
+            return None
+        kind = Kind.DELETE if deleted else Kind.INSERT if old is None else Kind.UPDATE
+        found.append(PlainRow(kind, head["ts"], head["scm"], head["tbl"], deleted or old, new))
     return found
 
 
@@ -209,12 +213,12 @@ class PlainRows:
             if any(cell["t"] != code or cell.get("f", 0) != flags for cell in cells):
                 raise NotPlain
             value_of: Callable[[Any], Value] = lambda value: value_of_code(code, flags, value, False)  # noqa: E731
-            is_text = code in STRINGS
+            is_text = code in STRINGS and not flags & ColumnFlag.BINARY  # that of binary strings is quoted
         else:
             value_of = (canal_value_of if self._package == "canal" else simple_value_of)(kind.mysql_name)
             is_text = True
             if self._package == "simple" and kind.tp is Tp.TIMESTAMP:
-                values, value_of = [cell and cell["value"] for cell in cells], str
+                values, value_of = [None if cell is None else value_of(cell) for cell in cells], str
         fast = None if of.type_class is TypeClass.TEXT and not is_text else _FAST.get(of.type_class)
         if fast is not None and (self._is_utc or kind.tp is not Tp.TIMESTAMP):
             try:
@@ -223,24 +227,33 @@ class PlainRows:
                     return array
             except pa.ArrowException:
                 pass
-        known: dict[Any, Any] = {None: None}
-        for value in values:
-            if value not in known:
+        known: dict[Any, Any] = {}
+        # 1 and true are equal: numbers of several types are not looked up.
+        is_looked_up = _types(values) in ({str}, {int})
+        for value in values if is_looked_up else ():
+            if value is not None and value not in known:
                 known[value] = of.decoded_value(cast(value_of(value)))
-        return pa.array([known[value] for value in values], of.decoded_type)
+        convert = known.__getitem__ if is_looked_up else lambda value: of.decoded_value(cast(value_of(value)))
+        array = pa.array([None if value is None else convert(value) for value in values], of.decoded_type)
+        return pc.add(array, 0.0) if of.type_class is TypeClass.FLOAT else array  # binlogs have no -0
+
+
+def _types(values: Sequence[Any]) -> set[type]:
+    """Return the types of values that are not NULL."""
+    return {*map(type, values)} - {NoneType}
 
 
 # What makes an array of all values together. Each may raise ArrowException or return None for values that are to be
 # converted one by one.
 def _integers(values: Sequence[Any], of: ColumnType) -> Any | None:
-    bits, kind = INTEGER_BITS.get(of.kind.tp), of.decoded_type
-    if bits is None:
+    bits, kind, types = INTEGER_BITS.get(of.kind.tp), of.decoded_type, _types(values)
+    if bits is None or types not in ({str}, {int}):  # Arrow cuts off the fractions of floats
         return None
-    array = (
-        pa.array(values, pa.string()).cast(kind)
-        if any(type(one) is str for one in values[:1])
-        else pa.array(values, kind)
-    )
+    array = pa.array(values, pa.string() if str in types else kind)
+    if str in types:
+        if pc.any(pc.match_substring_regex(array, "[xX]")).as_py():  # Arrow reads hexadecimal numbers
+            return None
+        array = array.cast(kind)
     low, high = (0, (1 << bits) - 1) if of.kind.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
     bounds = pc.min_max(array)
     least, most = bounds["min"].as_py(), bounds["max"].as_py()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -176,20 +176,23 @@ class _Translation:
                 for event in self._events(record):
                     if isinstance(event, ResolvedEvent):
                         done_ts = max(done_ts, event.commit_ts - 1)
-                    elif isinstance(event, RowEvent) or (isinstance(event, DdlEvent) and [*self._ddl(event, done_ts)]):
+                    elif isinstance(event, RowEvent) or (
+                        isinstance(event, DdlEvent) and event.query and self._is_wanted(event, done_ts)
+                    ):
                         return chain((one for one, _ in held), records), added_ts
                 if done_ts < self._until_ts and count < _TOGETHER:
                     continue
             due = [row for _, rows in held for row in rows if row.commit_ts <= done_ts]
-            size = sum(len(one.value or b"") for one, rows in held if rows)
+            size = sum(len(one.value or b"") for one, rows in held if rows and rows[0].commit_ts <= done_ts)
             try:
                 builder.add_changes(maker.changes(due), size)
             except (NotPlain, DecodeError, SchemaError, pa.ArrowException):
                 return chain((one for one, _ in held), records), added_ts
             yield Counted(len(due), size)
             later = [(one, [row for row in rows if row.commit_ts > done_ts]) for one, rows in held]
-            held = [one for one in later if one[1]]
-            added_ts, count = done_ts, len(held)
+            # What is between them stays, because rows of other ts end a stretch of equal ones (Repeats).
+            held = [*dropwhile(lambda one: not one[1], later)]
+            added_ts, count = done_ts, sum(len(rows) for _, rows in held)
             if done_ts >= self._until_ts:
                 break
         return (), self._until_ts

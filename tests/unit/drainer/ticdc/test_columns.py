@@ -1,0 +1,185 @@
+"""Rows that become columns directly are those that they become over binlogs, and what is invalid is an error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from binlog.errors import BinlogError
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
+
+from drainer.changes.decode import view_of_table
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
+from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.records import KafkaPartition, Record
+from drainer.protocol.errors import MessageError
+from drainer.protocol.json_read import parse
+from drainer.protocol.options import ProtocolOptions
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.ticdc import pull
+from drainer.ticdc.pull import PartitionRange, _Translation
+from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
+from tests.support.memory_records import message
+
+KINDS = {
+    "id": FieldType(Tp.LONGLONG, flag=int(Flag.PRI_KEY | Flag.NOT_NULL)),
+    "i": FieldType(Tp.LONG),
+    "f": FieldType(Tp.DOUBLE),
+    "s": FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin"),
+    "d": FieldType(Tp.NEWDECIMAL, flen=20, decimal=10),
+    "t": FieldType(Tp.TIMESTAMP, decimal=0),
+}
+CODES = {"id": 8, "i": 3, "f": 5, "s": 15, "d": 246, "t": 7}
+
+
+class Binlogs(SegmentCutter):
+    for_changes = None
+
+
+class Columns(SegmentCutter):
+    """Counts what is added as columns."""
+
+    added = size = 0  # rows, bytes
+
+    def add_changes(self, changes: Any, size: int) -> None:
+        super().add_changes(changes, size)
+        self.added += sum(map(len, changes))
+        self.size += size
+
+
+def info_of(names: Any, *, keyed: bool = True) -> TableInfo:
+    columns = tuple(
+        ColumnInfo(id=at, name=name, offset=at - 1, type=KINDS[name], state=SchemaState.PUBLIC)
+        for at, name in enumerate(names, 1)
+    )
+    return TableInfo(id=7 + keyed, name="t" if keyed else "k", columns=columns, pk_is_handle=keyed)
+
+
+def fold(of: Any, options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None) -> Any:
+    """The net rows, and what was added as columns."""
+    at, infos = KafkaPartition("t", 0), [one for one in (info, other) if one is not None]
+    tables = NamedTables({("d", one.name): (_Change(0, NamedTable(one.id, 1, one)),) for one in infos}, {})
+    wanted = PartitionRange(at, KafkaAddress("t", options, {}), 0, len(messages), 0, 1 << 62, packed(tables))
+    view = view_of_table(info, "d")
+    for one in infos:
+        view.tables.update(view_of_table(one, "d").tables)  # type: ignore[attr-defined]
+    cutter = of(SegmentDecoder(view, SQL_TEXT))
+    records = [Record(at, offset, *pair) for offset, pair in enumerate(messages)]
+    for _ in _Translation(wanted, 0, 98).fold(cutter, cutter.add_in_order, records):
+        pass
+    work = merge_slot([*cutter.cut(1).values()], SQL_TEXT)
+    return [repr(list(map(tuple, one.rows))) for one in work.folded], len(work.ordered.changes), cutter
+
+
+def both(options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None) -> Any:
+    """The same of both ways: net rows, or the error's text. The cutter of columns comes with it."""
+    found = []
+    for of in (Binlogs, Columns):
+        try:
+            found.append(fold(of, options, info, messages, other))
+        except BinlogError as error:
+            found.append((str(error), 0, None))
+    assert found[0][:2] == found[1][:2]
+    return found[1]
+
+
+def opened(ts: int, name: str = "t", **cells: Any) -> Any:
+    """A message of open-protocol, one row: a cell is a value or (value, flags)."""
+    new: dict[str, Any] = {}
+    for column, cell in cells.items():
+        value, flags = cell if isinstance(cell, tuple) else (cell, 0)
+        new[column] = {"t": CODES[column], "f": flags, "v": value}
+    new["id"] = {"t": 8, "f": 2 if name == "t" else 0, "v": cells["id"]}
+    return message([({"ts": ts, "scm": "d", "tbl": name, "t": 1}, {"u": new})])
+
+
+def resolved(ts: int) -> Any:
+    return message([({"ts": ts, "t": 3}, None)])
+
+
+OPEN = ProtocolOptions("open-protocol")
+END = resolved(99)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "error"),
+    [
+        ("f", [0, -0.0, 1.5, 0.0], ""),  # equal numbers that are not the same
+        ("f", [-0.0, 0], ""),
+        ("i", [1, 2**31 - 1, -(2**31), None], ""),
+        ("i", ["1", "0x1F"], "does not fit"),
+        ("i", ["1", "007"], ""),
+        ("i", [1, 1.5], "no integer"),
+        ("i", [1.5], "no integer"),
+        ("i", [1, True], "neither number nor string"),
+        ("i", [2**31], "does not fit"),
+        ("i", [1 << 64], "no integer"),
+        ("s", ["a", ("\\x41\\x42", 1)], ""),
+        ("s", [("\\x41\\x42", 1)], ""),
+        ("s", ["a\0b", "\U0001f600", None, ""], ""),
+        ("d", ["0.0000000001", "-0.0000000000", "0.0000000000", "9999999999.9999999999", "1", None], ""),
+        ("d", ["0.0000000001", "0.0000000000", "-0.0000000010"], ""),
+        ("t", ["1969-12-31 23:59:59", "9999-12-31 23:59:59", "0001-01-01 00:00:00", "2024-02-29 12:34:56"], ""),
+        ("t", ["0000-00-00 00:00:00", "2024-02-29 12:34:56.5", "2024-02-29 23:59:59.999999", None], ""),
+    ],
+)
+def test_values_are_those_of_binlogs_or_an_error(column: str, cells: list[Any], error: str) -> None:
+    rows = [opened(5 + at, id=at, **{column: cell}) for at, cell in enumerate(cells)]
+    found = both(OPEN, info_of(["id", column]), [*rows, END])
+    if error:
+        assert error in found[0]
+    else:
+        assert found[2].added or any(isinstance(cell, tuple) for cell in cells)
+
+
+@pytest.mark.parametrize("images", [["u", "d"], ["p"], ["p", "d"], ["u", "p", "d"]], ids=lambda images: "".join(images))
+def test_images_that_do_not_go_together_are_an_error(images: list[str]) -> None:
+    image = {"id": {"t": 8, "f": 2, "v": 1}}
+    body = dict.fromkeys(images, image)
+    found = both(OPEN, info_of(["id"]), [message([({"ts": 5, "scm": "d", "tbl": "t", "t": 1}, body)]), END])
+    assert "not u, u and p, or d" in found[0]
+
+
+def test_an_update_whose_old_image_is_empty_is_an_update() -> None:
+    body = {"u": {"id": {"t": 8, "f": 2, "v": 1}}, "p": {}}
+    both(OPEN, info_of(["id"]), [message([({"ts": 5, "scm": "d", "tbl": "t", "t": 1}, body)]), END])
+
+
+@pytest.mark.parametrize("cell", [{"value": None}, 0, {}, {"value": 5}, "2024-01-01 00:00:00"], ids=repr)
+def test_a_timestamp_of_simple_that_is_no_record_is_an_error(cell: Any) -> None:
+    row = {"version": 1, "type": "INSERT", "database": "d", "table": "t", "commitTs": 5, "schemaVersion": 1}
+    end = {"version": 1, "type": "WATERMARK", "commitTs": 99}
+    rows = [(None, json.dumps(one).encode()) for one in ({**row, "data": {"id": "1", "t": cell}}, end)]
+    assert "a value of type timestamp is expected" in both(ProtocolOptions("simple"), info_of(["id", "t"]), rows)[0]
+
+
+def test_json_that_is_too_deep_is_an_error_of_the_message() -> None:
+    with pytest.raises(MessageError, match="no JSON at character 0: too many arrays"):
+        parse(b"[" * 1020 + b"-0 " + b"]" * 1020, "message")
+
+
+def test_a_ddl_that_is_not_known_is_named_with_its_place() -> None:
+    ddl = message([({"ts": 6, "scm": "d", "tbl": "t", "t": 2}, {"q": "alter", "t": 7})])
+    found = both(OPEN, info_of(["id"]), [opened(5, id=1), ddl, END])
+    assert found[0].startswith("t[0] offset 1: the DDL at commit_ts 6 had not been read")
+
+
+def test_rows_without_a_key_that_come_again_after_columns_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row in between shows that the second one at 10 is a repeat, also when it needs not be added any more."""
+    monkeypatch.setattr(pull, "_TOGETHER", 1)
+    keyed, keyless = opened(4, id=1), opened(10, "k", id=5)
+    again = [resolved(5), keyless, opened(3, "k", id=4), keyless, resolved(6), END]
+    found = both(OPEN, info_of(["id"]), [keyed, *again], info_of(["id"], keyed=False))
+    assert found[1] == 1
+    assert found[2].added == 1
+
+
+def test_bytes_of_rows_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_TOGETHER", 1)
+    rows = [opened(4, id=1), opened(20, id=2)]
+    found = both(OPEN, info_of(["id"]), [*rows, resolved(6), resolved(8), END])
+    assert found[2].size == sum(len(value) for _, value in rows)

@@ -100,7 +100,8 @@ class PartitionRange:
 
 
 _Binlog = tuple[int, int, bytes]  # commit_ts, start_ts, payload
-_TOGETHER: Final = 20_000  # rows that become columns together, or binlogs that are added together
+_TOGETHER_BYTES: Final = 8 << 20  # of messages whose rows become columns together
+_TOGETHER: Final = 10_000  # binlogs that are added together
 
 
 class _Translation:
@@ -162,14 +163,14 @@ class _Translation:
         everything was added."""
         held: list[tuple[Record, list[PlainRow]]] = []
         added_ts = done_ts = max(self._wanted.resolved_ts, self._after_ts)
-        count = 0
+        held_bytes = 0
         for record in chain(records, [None]):
             rows = plain(record.key, record.value) if record is not None else None
             if record is None:
                 done_ts = self._until_ts  # the event that says so is behind the range
             elif rows is not None:
                 held.append((record, [row for row in rows if done_ts < row.commit_ts <= self._until_ts]))
-                count += len(rows)
+                held_bytes += len(record.value or b"")
                 continue
             else:
                 held.append((record, []))
@@ -180,7 +181,7 @@ class _Translation:
                         isinstance(event, DdlEvent) and event.query and self._is_wanted(event, done_ts)
                     ):
                         return chain((one for one, _ in held), records), added_ts
-                if done_ts < self._until_ts and count < _TOGETHER:
+                if done_ts < self._until_ts and held_bytes < _TOGETHER_BYTES:
                     continue
             due = [row for _, rows in held for row in rows if row.commit_ts <= done_ts]
             size = sum(len(one.value or b"") for one, rows in held if rows and rows[0].commit_ts <= done_ts)
@@ -192,7 +193,7 @@ class _Translation:
             later = [(one, [row for row in rows if row.commit_ts > done_ts]) for one, rows in held]
             # What is between them stays, because rows of other ts end a stretch of equal ones (Repeats).
             held = [*dropwhile(lambda one: not one[1], later)]
-            added_ts, count = done_ts, sum(len(rows) for _, rows in held)
+            added_ts, held_bytes = done_ts, sum(len(one.value or b"") for one, _ in held)
             if done_ts >= self._until_ts:
                 break
         return (), self._until_ts

@@ -23,13 +23,14 @@ CLUSTER = 1
 
 @dataclass
 class Stubs:
-    """A cluster of stub pumps. `directory` is thrown away at the end."""
+    """A cluster of stub pumps. `directory` is thrown away at the end. `node_id`: of its drainer."""
 
     etcd: Etcd
     directory: Path
     pumps: dict[str, StubPump] = field(default_factory=dict)
     servers: list[Server] = field(default_factory=list)
     count: int = 0
+    node_id: str = "d1"
 
     def add(self, name: str, *, extension: bool = True, state: State = State.ONLINE) -> StubPump:
         pump = self.pumps[name] = StubPump(extension=extension, cluster_id=CLUSTER)
@@ -63,7 +64,7 @@ class Stubs:
         self.count += 1
         path = self.directory / f"drainer-{self.count}.toml"
         path.write_text(
-            f'pd-urls = "{self.etcd.endpoint}"\ntso-source = "own"\nnode-id = "d1"\n'
+            f'pd-urls = "{self.etcd.endpoint}"\ntso-source = "own"\nnode-id = "{self.node_id}"\n'
             f'addr = "127.0.0.1:{free_port()}"\ndata-dir = "{self.directory}/data"\n{config}'
         )
         output = self.directory / f"drainer-{self.count}.log"

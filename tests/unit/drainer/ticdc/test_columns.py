@@ -170,7 +170,7 @@ def test_a_ddl_that_is_not_known_is_named_with_its_place() -> None:
 
 def test_rows_without_a_key_that_come_again_after_columns_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row in between shows that the second one at 10 is a repeat, also when it needs not be added any more."""
-    monkeypatch.setattr(pull, "_TOGETHER", 1)
+    monkeypatch.setattr(pull, "_TOGETHER_BYTES", 1)
     keyed, keyless = opened(4, id=1), opened(10, "k", id=5)
     again = [resolved(5), keyless, opened(3, "k", id=4), keyless, resolved(6), END]
     found = both(OPEN, info_of(["id"]), [keyed, *again], info_of(["id"], keyed=False))
@@ -179,7 +179,7 @@ def test_rows_without_a_key_that_come_again_after_columns_were_added(monkeypatch
 
 
 def test_bytes_of_rows_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_TOGETHER", 1)
+    monkeypatch.setattr(pull, "_TOGETHER_BYTES", 1)
     rows = [opened(4, id=1), opened(20, id=2)]
     found = both(OPEN, info_of(["id"]), [*rows, resolved(6), resolved(8), END])
     assert found[2].size == sum(len(value) for _, value in rows)

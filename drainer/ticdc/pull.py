@@ -105,10 +105,12 @@ _TOGETHER: Final = 10_000  # binlogs that are added together
 
 
 class _Translation:
-    """The messages of one range, as binlogs in order."""
+    """The messages of one range, as binlogs in order. `together_bytes`: see _TOGETHER_BYTES."""
 
-    def __init__(self, wanted: PartitionRange, after_ts: int, until_ts: int) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, wanted: PartitionRange, after_ts: int, until_ts: int, together_bytes: int = _TOGETHER_BYTES
+    ) -> None:
+        self._wanted, self._together_bytes = wanted, together_bytes
         self._after_ts, self._until_ts = after_ts, until_ts
         self._tables: NamedTables = unpacked(wanted.tables)
         self._decoder = self._decoder_of()
@@ -181,7 +183,7 @@ class _Translation:
                         isinstance(event, DdlEvent) and event.query and self._is_wanted(event, done_ts)
                     ):
                         return chain((one for one, _ in held), records), added_ts
-                if done_ts < self._until_ts and held_bytes < _TOGETHER_BYTES:
+                if done_ts < self._until_ts and held_bytes < self._together_bytes:
                     continue
             due = [row for _, rows in held for row in rows if row.commit_ts <= done_ts]
             size = sum(len(one.value or b"") for one, rows in held if rows and rows[0].commit_ts <= done_ts)

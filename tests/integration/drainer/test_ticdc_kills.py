@@ -37,7 +37,7 @@ from tests.support.servers import Etcd, MariaDB, Server, running_mariadb, wait_u
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
-DEADLINE_S = 120.0  # of one life; one that misses its crash point ends by itself
+DEADLINE_S = 240.0  # of one life; one that misses its crash point ends by itself
 NEVER: Sequence[str] = ["ks.k_genpk"]  # our topics lack stored generated columns, which TiCDC's have
 # Rows without a key that come again are recognised only if an earlier transaction of the same partition of their table
 # comes again before them. What comes again has several transactions of every other table without a key.

@@ -20,7 +20,6 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.ticdc import pull
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
 from tests.support.memory_records import message
@@ -59,7 +58,9 @@ def info_of(names: Any, *, keyed: bool = True) -> TableInfo:
     return TableInfo(id=7 + keyed, name="t" if keyed else "k", columns=columns, pk_is_handle=keyed)
 
 
-def fold(of: Any, options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None) -> Any:
+def fold(
+    of: Any, options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None, **more: int
+) -> Any:
     """The net rows, and what was added as columns."""
     at, infos = KafkaPartition("t", 0), [one for one in (info, other) if one is not None]
     tables = NamedTables({("d", one.name): (_Change(0, NamedTable(one.id, 1, one)),) for one in infos}, {})
@@ -69,18 +70,18 @@ def fold(of: Any, options: ProtocolOptions, info: TableInfo, messages: Any, othe
         view.tables.update(view_of_table(one, "d").tables)  # type: ignore[attr-defined]
     cutter = of(SegmentDecoder(view, SQL_TEXT))
     records = [Record(at, offset, *pair) for offset, pair in enumerate(messages)]
-    for _ in _Translation(wanted, 0, 98).fold(cutter, cutter.add_in_order, records):
+    for _ in _Translation(wanted, 0, 98, **more).fold(cutter, cutter.add_in_order, records):
         pass
     work = merge_slot([*cutter.cut(1).values()], SQL_TEXT)
     return [repr(list(map(tuple, one.rows))) for one in work.folded], len(work.ordered.changes), cutter
 
 
-def both(options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None) -> Any:
+def both(options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None, **more: int) -> Any:
     """The same of both ways: net rows, or the error's text. The cutter of columns comes with it."""
     found = []
     for of in (Binlogs, Columns):
         try:
-            found.append(fold(of, options, info, messages, other))
+            found.append(fold(of, options, info, messages, other, **more))
         except BinlogError as error:
             found.append((str(error), 0, None))
     assert found[0][:2] == found[1][:2]
@@ -168,18 +169,16 @@ def test_a_ddl_that_is_not_known_is_named_with_its_place() -> None:
     assert found[0].startswith("t[0] offset 1: the DDL at commit_ts 6 had not been read")
 
 
-def test_rows_without_a_key_that_come_again_after_columns_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_a_key_that_come_again_after_columns_were_added() -> None:
     """The row in between shows that the second one at 10 is a repeat, also when it needs not be added any more."""
-    monkeypatch.setattr(pull, "_TOGETHER_BYTES", 1)
     keyed, keyless = opened(4, id=1), opened(10, "k", id=5)
     again = [resolved(5), keyless, opened(3, "k", id=4), keyless, resolved(6), END]
-    found = both(OPEN, info_of(["id"]), [keyed, *again], info_of(["id"], keyed=False))
+    found = both(OPEN, info_of(["id"]), [keyed, *again], info_of(["id"], keyed=False), together_bytes=1)
     assert found[1] == 1
     assert found[2].added == 1
 
 
-def test_bytes_of_rows_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_TOGETHER_BYTES", 1)
+def test_bytes_of_rows_count_once() -> None:
     rows = [opened(4, id=1), opened(20, id=2)]
-    found = both(OPEN, info_of(["id"]), [*rows, resolved(6), resolved(8), END])
+    found = both(OPEN, info_of(["id"]), [*rows, resolved(6), resolved(8), END], together_bytes=1)
     assert found[2].size == sum(len(value) for _, value in rows)

@@ -111,7 +111,8 @@ def checked(events: Sequence[Event], where: str, *, repeats: bool = False) -> Pa
 
 
 def shape(event: RowEvent | DdlEvent) -> str:
-    return json.dumps(asdict(event), sort_keys=True, default=repr)
+    found = event._asdict() if isinstance(event, RowEvent) else asdict(event)
+    return json.dumps(found, sort_keys=True, default=repr)
 
 
 def same(one: Sequence[Partition], other: Sequence[Partition]) -> None:

@@ -27,10 +27,10 @@ from binlog.tidb.types import SchemaState
 
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.context import ServiceContext, begin
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Held, Writer
 from pumpclient.sdk.lock import ddl_lock
-from pumpclient.sdk.parts import Parts, begin
 
 log = get_logger(__name__)
 
@@ -60,7 +60,7 @@ MakeStatement = Callable[[Planning], Awaitable[Job]]
 class DdlRunner:
     """Runs DDL statements one after the other, across all services that share the etcd."""
 
-    parts: Parts
+    context: ServiceContext
     jobs: PublishedJobs
     refresh: Callable[[], Awaitable[None]]
     owner: str
@@ -73,15 +73,15 @@ class DdlRunner:
         Raises the errors of `plan`, DdlLockTimeout, DdlLockLost, DdlUndecided, and errors of the pump client.
         """
         async with contextlib.AsyncExitStack() as held:
-            with self.parts.under_way.entered("a DDL statement"):
+            with self.context.under_way.entered("a DDL statement"):
                 await held.enter_async_context(self._own)
-                lock = await held.enter_async_context(ddl_lock(self.parts.etcd, self.owner, self.parts.lease.keep))
+                lock = await held.enter_async_context(ddl_lock(self.context.etcd, self.owner, self.context.lease.keep))
                 rest = asyncio.ensure_future(self._publish_and_commit(*await self._prewrite(plan, lock)))
             # From here on, cancelling the caller has no effect: the statement is completed or rolled back.
             self._rests.add(rest)
             rest.add_done_callback(self._rests.discard)
             try:
-                with self.parts.under_way.deciding():
+                with self.context.under_way.deciding():
                     return await asyncio.shield(rest)
             except asyncio.CancelledError:
                 if not rest.cancelled():
@@ -90,8 +90,8 @@ class DdlRunner:
 
     async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Held, DdlFields, str]:
         await self.refresh()
-        start_ts = await self.parts.timestamps.get()
-        planned = await plan(Planning(self.parts.catalog, start_ts, self.jobs.next_id))
+        start_ts = await self.context.timestamps.get()
+        planned = await plan(Planning(self.context.catalog, start_ts, self.jobs.next_id))
         job = replace(
             planned,
             id=await self.jobs.next_id(),
@@ -103,11 +103,13 @@ class DdlRunner:
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
             raise BadDeclaration(f"the job of {job.query[:60]}… is larger than etcd accepts")
         ddl = DdlFields(job.id, job.query.encode(), int(job.schema_state))
-        use = await self.parts.lease.enter()
+        use = await self.context.lease.enter()
         try:
-            pump = await self.parts.client.write_prewrite(start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl)
+            pump = await self.context.client.write_prewrite(
+                start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl
+            )
         except BaseException:
-            self.parts.client.when_ended(start_ts, use.end)
+            self.context.client.when_ended(start_ts, use.end)
             raise
         crash_point("sdk.ddl_after_prewrite")
         return job, lock, use, ddl, pump
@@ -116,21 +118,21 @@ class DdlRunner:
         try:
             return await self._carry_through(job, lock, use.writer, ddl, pump)
         finally:
-            self.parts.client.when_ended(job.start_ts, use.end)
+            self.context.client.when_ended(job.start_ts, use.end)
 
     async def _carry_through(self, job: Job, lock: Compare, writer: Writer, ddl: DdlFields, pump: str) -> Job:
-        commit_ts = await self.parts.commit_ts(job.start_ts)
+        commit_ts = await self.context.commit_ts(job.start_ts)
         job = replace(job, finished_ts=commit_ts)
         # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
         if not await self._publish(job, lock, writer):
-            await self.parts.taken_back(job.start_ts)
+            await self.context.taken_back(job.start_ts)
             raise DdlLockLost(
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )
         crash_point("sdk.ddl_after_publish")
-        delivery = begin(self.parts.client.commit(job.start_ts, commit_ts, ddl))
-        await self.parts.delivered(delivery, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
-        self.parts.catalog.apply(job)
+        delivery = begin(self.context.client.commit(job.start_ts, commit_ts, ddl))
+        await self.context.delivered(delivery, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
+        self.context.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
         return job
 
@@ -148,7 +150,7 @@ class DdlRunner:
         # A writer whose lease has ended must not publish: the pumps may have rolled the statement back.
         conditions = [lock, writer.condition, Compare(key, mod_revision=0)]
         try:
-            return await self.parts.etcd.txn(conditions, [Put(key, text)]) is not None
+            return await self.context.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:
             log.warning(
                 "no answer to publishing a DDL job; checking whether it is in etcd", job=job.id, error=str(error)
@@ -157,9 +159,9 @@ class DdlRunner:
             try:
                 # Repeating the transaction is safe: it succeeds at most once, and the key's value shows whose job it
                 # is.
-                if await self.parts.etcd.txn(conditions, [Put(key, text)]) is not None:
+                if await self.context.etcd.txn(conditions, [Put(key, text)]) is not None:
                     return True
-                there = await self.parts.etcd.get(key)
+                there = await self.context.etcd.get(key)
                 return there is not None and there.value == text
             except EtcdError:
                 await asyncio.sleep(CONFIRM_PAUSE_S)

@@ -24,11 +24,11 @@ from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strat
 from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
 from pumpclient.sdk.arguments import of_kind
+from pumpclient.sdk.context import ServiceContext
 from pumpclient.sdk.ddl import DdlRunner, MakeStatement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
-from pumpclient.sdk.parts import Parts
 from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, Retry
@@ -70,12 +70,12 @@ class Service:
     Use a Service in one event loop only, from `connect` until `close`.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        """Make a service of existing parts; call `open` next."""
-        self._parts = parts
-        self.client, self.catalog = parts.client, parts.catalog
-        self._jobs = PublishedJobs(parts.etcd)
-        self._ddl = DdlRunner(parts, self._jobs, self.refresh, owner=f"{socket.gethostname()}:{os.getpid()}")
+    def __init__(self, context: ServiceContext) -> None:
+        """Make a service of what it uses; call `open` next."""
+        self._context = context
+        self.client, self.catalog = context.client, context.catalog
+        self._jobs = PublishedJobs(context.etcd)
+        self._ddl = DdlRunner(context, self._jobs, self.refresh, owner=f"{socket.gethostname()}:{os.getpid()}")
         self._revision = 0
         self._follower: asyncio.Task[None] | None = None
 
@@ -124,7 +124,7 @@ class Service:
             # Hidden row ids of tables without a clustered key, of which drainers need only that they are unique. Each
             # process has a range of its own: timestamps advance by 262,144 a millisecond, faster than it writes rows.
             rowids = itertools.count(await timestamps.get())
-            parts = Parts(
+            context = ServiceContext(
                 etcd=etcd,
                 client=client,
                 timestamps=timestamps,
@@ -133,7 +133,7 @@ class Service:
                 permits=permits,
                 on_transaction=on_transaction,
             )
-            service = cls(parts)
+            service = cls(context)
             await service.open()
             made.pop_all()
             return service
@@ -141,7 +141,7 @@ class Service:
     async def open(self) -> None:
         """Load the published jobs, start to follow the jobs of other services, and register this writer in etcd."""
         await self.refresh()
-        await self._parts.lease.ready()
+        await self._context.lease.ready()
         self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
 
     async def refresh(self) -> None:
@@ -168,8 +168,8 @@ class Service:
 
     async def begin(self) -> Transaction:
         """Open a transaction and give it a start_ts. Raises ClientClosed or TimestampUnavailable."""
-        self._parts.under_way.check("a transaction")
-        return Transaction(await self._parts.timestamps.get(), self._parts)
+        self._context.under_way.check("a transaction")
+        return Transaction(await self._context.timestamps.get(), self._context)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -225,12 +225,12 @@ class Service:
     @property
     def in_flight(self) -> int:
         """The number of transactions that are being sent."""
-        return self._parts.permits.in_flight
+        return self._context.permits.in_flight
 
     @property
     def queued(self) -> int:
         """The number of transactions that wait in `commit` for others to end."""
-        return self._parts.permits.queued
+        return self._context.permits.queued
 
     async def table(self, schema: str, name: str) -> Table:
         """Return the current handle of a table, whichever service created it. Raises SchemaNotFound."""
@@ -351,21 +351,21 @@ class Service:
         The caller of a cancelled transaction gets ClientClosed, and the transaction is rolled back. If a pump does not
         receive the rollback, it rolls back by itself shortly afterwards, because the writer's lease is revoked here.
         """
-        parts = self._parts
-        parts.under_way.shut()
-        if not await parts.under_way.ended(wait_s):
-            cancelled = parts.under_way.cancel()
-            log.warning("service closed with open transactions", under_way=len(parts.under_way), cancelled=cancelled)
+        context = self._context
+        context.under_way.shut()
+        if not await context.under_way.ended(wait_s):
+            cancelled = context.under_way.cancel()
+            log.warning("service closed with open transactions", under_way=len(context.under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
             self._follower = None
         await self.client.close(drain_s=CLOSE_DRAIN_S)
-        await parts.lease.close()
+        await context.lease.close()
         await self._ddl.abandon()
-        await parts.under_way.ended(CLOSE_DRAIN_S)
-        await parts.timestamps.close()
-        await parts.etcd.close()
+        await context.under_way.ended(CLOSE_DRAIN_S)
+        await context.timestamps.close()
+        await context.etcd.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -18,9 +18,9 @@ from binlog.tidb.mutation import PrewriteValue
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
+from pumpclient.sdk.context import ServiceContext, begin
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Held
-from pumpclient.sdk.parts import Parts, begin
 from pumpclient.sdk.report import Outcome, TransactionReport, report
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
@@ -49,12 +49,12 @@ class Transaction:
     wins.
     """
 
-    def __init__(self, start_ts: int, parts: Parts) -> None:
+    def __init__(self, start_ts: int, context: ServiceContext) -> None:
         self.start_ts = start_ts
         self.commit_ts: int | None = None
         self.stage = Stage.OPEN
-        self._parts = parts
-        self._opened_version = parts.catalog.version
+        self._context = context
+        self._opened_version = context.catalog.version
         self._used: dict[tuple[int, int], Bound] = {}
         self._value = PrewriteValue(0)
         self._key: bytes | None = None
@@ -80,7 +80,7 @@ class Transaction:
         RowRejected, SchemaConflict or TransactionEnded.
         """
         bound, codec = self._codec(table)
-        encoded, stored = codec.insert(row, rowid=next(self._parts.rowids) if codec.needs_rowid else 0)
+        encoded, stored = codec.insert(row, rowid=next(self._context.rowids) if codec.needs_rowid else 0)
         self._take(bound, codec.key(encoded))
         self._value.insert(bound.info.id, encoded)
         return stored
@@ -128,7 +128,7 @@ class Transaction:
     def _take(self, bound: Bound, key: bytes | None) -> None:
         used = (bound.info.id, bound.version)
         if used not in self._used:
-            self._parts.catalog.version_for([*self._used.values(), bound], preferred=self._opened_version)
+            self._context.catalog.version_for([*self._used.values(), bound], preferred=self._opened_version)
             self._used[used] = bound
         if self._key is None:
             self._key = key or record_key(bound.info.id, 0)
@@ -154,7 +154,7 @@ class Transaction:
             self.commit_ts = self.start_ts
             return self.start_ts
         self.stage = Stage.COMMITTING
-        version_for = self._parts.catalog.version_for
+        version_for = self._context.catalog.version_for
         self._value.schema_version = version_for(self._used.values(), preferred=self._opened_version)
         begun_s = time.monotonic()
         try:
@@ -185,7 +185,7 @@ class Transaction:
                 self._queued_s,
                 error,
             ),
-            self._parts.on_transaction,
+            self._context.on_transaction,
         )
 
     async def outcome(self) -> bool:
@@ -218,36 +218,36 @@ class Transaction:
     def _deliver(self) -> asyncio.Task[None]:
         assert self.commit_ts is not None
         self._sent_s = asyncio.get_running_loop().time()
-        self._delivery = begin(self._parts.client.commit(self.start_ts, self.commit_ts))
+        self._delivery = begin(self._context.client.commit(self.start_ts, self.commit_ts))
         self._begun.set()
         return self._delivery
 
     async def _send(self) -> int:
         use: Held | None = None
         try:
-            with self._parts.under_way.entered(f"transaction {self.start_ts}"):
-                self._queued_s = await self._parts.permits.take(f"transaction {self.start_ts}")
+            with self._context.under_way.entered(f"transaction {self.start_ts}"):
+                self._queued_s = await self._context.permits.take(f"transaction {self.start_ts}")
                 self._placed = True
-                use = await self._parts.lease.enter()
+                use = await self._context.lease.enter()
                 value = self._value.serialize()
                 self._payload_bytes = len(value)
-                self._pump = await self._parts.client.write_prewrite(
+                self._pump = await self._context.client.write_prewrite(
                     self.start_ts, self._key or b"", value, writer=use.writer.id
                 )
                 crash_point("sdk.after_prewrite")
-                self.commit_ts = await self._parts.commit_ts(self.start_ts)
-            with self._parts.under_way.deciding():
+                self.commit_ts = await self._context.commit_ts(self.start_ts)
+            with self._context.under_way.deciding():
                 await self._delivered(self._deliver())
             return self.commit_ts
         finally:
             if use is not None:
-                self._parts.client.when_ended(self.start_ts, use.end)
+                self._context.client.when_ended(self.start_ts, use.end)
             if self._placed:
                 self._leave_place()
 
     async def _delivered(self, delivery: asyncio.Task[None]) -> None:
         assert self.commit_ts is not None and self._pump is not None
-        await self._parts.delivered(delivery, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
+        await self._context.delivered(delivery, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
 
     def _leave_place(self) -> None:
         """Release the permit when nothing more is sent, or `commit_wait_s` after the commit was first sent.
@@ -261,11 +261,11 @@ class Transaction:
             over.cancel()
             if self._placed:
                 self._placed = False
-                self._parts.permits.leave()
+                self._context.permits.leave()
 
         sent_s = loop.time() if self._sent_s is None else self._sent_s
-        over = loop.call_at(sent_s + self._parts.client.limits.commit_wait_s, leave)
-        self._parts.client.when_ended(self.start_ts, leave)
+        over = loop.call_at(sent_s + self._context.client.limits.commit_wait_s, leave)
+        self._context.client.when_ended(self.start_ts, leave)
 
     async def rollback(self) -> None:
         """Discard the rows. Nothing was sent, so no pump is contacted. Raises TransactionEnded if it is not open."""

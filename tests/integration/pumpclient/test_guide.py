@@ -96,8 +96,8 @@ def order(number: int, customer: str = "c") -> dict[str, object]:
 async def arrived(cluster: Cluster, path: Path) -> list[tuple[Any, ...]]:
     """What a drainer makes of the stream, in large batches, in SQLite. Dead relays' prewrites end by themselves."""
     async with await sdk.Service.connect(cluster.url) as service:
-        jobs = await PublishedSource(PublishedJobs(service._parts.etcd)).refresh()
-        until_ts = await service._parts.timestamps.get()
+        jobs = await PublishedSource(PublishedJobs(service._context.etcd)).refresh()
+        until_ts = await service._context.timestamps.get()
         payloads: list[bytes] = []
         for pump in cluster.pumps.values():
             payloads += await cluster.pull_payloads(pump, service.client.cluster_id, until_ts)
@@ -280,7 +280,7 @@ async def test_web_service_writes_readings_and_exposes_metrics(cluster: Cluster,
     assert "Application shutdown complete" in web.server.text(), web.server.tail()
     told = {answer["commit_ts"], repeated["commit_ts"], *(done["commit_ts"] for _, done in many)}
     async with await sdk.Service.connect(cluster.url) as service:
-        until_ts = await service._parts.timestamps.get()
+        until_ts = await service._context.timestamps.get()
         found = [
             envelope.commit_ts
             for pump in cluster.pumps.values()

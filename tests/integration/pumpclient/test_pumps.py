@@ -70,7 +70,7 @@ async def test_pump_kills_during_writes_lose_no_acknowledged_transaction(cluster
             while service.client.rollbacks_owed:  # noqa: ASYNC110  a count, from outside
                 await asyncio.sleep(0.05)
         assert service.client.open_transactions == 0
-        until_ts = await service._parts.timestamps.get()
+        until_ts = await service._context.timestamps.get()
         cluster_id = service.client.cluster_id
         served: list[tuple[int, int]] = []
         for pump in cluster.pumps.values():
@@ -105,8 +105,8 @@ async def test_services_altering_one_table_in_turns_keep_versions_consistent(clu
         async with asyncio.timeout(90):  # each is told of the other one's jobs by its watch
             while {first.catalog.version, second.catalog.version} != {12}:  # noqa: ASYNC110  applied by tasks
                 await asyncio.sleep(0.02)
-        jobs = [Job.from_json(text) for _, text in await PublishedJobs(first._parts.etcd).all()]
-        until_ts = await first._parts.timestamps.get()
+        jobs = [Job.from_json(text) for _, text in await PublishedJobs(first._context.etcd).all()]
+        until_ts = await first._context.timestamps.get()
         served = []
         for pump in cluster.pumps.values():
             served += await cluster.pull(pump, first.client.cluster_id, until_ts)

@@ -42,9 +42,9 @@ async def test_damaged_binlog_is_skipped_by_command_and_range_is_readable(cluste
             async with service.transaction() as txn:
                 txn.insert(table, {"id": number, "v": f"the row of {number}"})
             commits.append(txn.commit_ts or 0)
-        until_ts = await service._parts.timestamps.get()
+        until_ts = await service._context.timestamps.get()
         cluster_id = service.client.cluster_id
-        jobs = [Job.from_json(text) for _, text in await PublishedJobs(service._parts.etcd).all()]
+        jobs = [Job.from_json(text) for _, text in await PublishedJobs(service._context.etcd).all()]
         holders = {}
         for pump in cluster.pumps.values():
             holders |= {e.commit_ts: pump for e in await cluster.pull(pump, cluster_id, until_ts)}

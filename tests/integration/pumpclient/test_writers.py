@@ -85,7 +85,7 @@ async def nothing_pending(cluster: Cluster) -> None:
 async def served(cluster: Cluster) -> dict[int, int]:
     """start_ts → commit_ts of all rows, once the watermark has passed everything that was ever begun."""
     async with await Service.connect(cluster.url, tso_source="own") as looker:
-        until_ts = await looker._parts.timestamps.get()
+        until_ts = await looker._context.timestamps.get()
         found = [
             envelope
             for pump in cluster.pumps.values()
@@ -189,7 +189,7 @@ async def test_ddl_of_killed_writer_ends_as_published_job_says(cluster: Cluster,
     jobs = [Job.from_json(text) for _, text in await PublishedJobs(etcd).all()]
     await etcd.close()
     async with await Service.connect(cluster.url, tso_source="own") as looker:
-        until_ts = await looker._parts.timestamps.get()
+        until_ts = await looker._context.timestamps.get()
         found = [
             (envelope.ddl_job_id, envelope.commit_ts)
             for pump in cluster.pumps.values()
@@ -205,7 +205,7 @@ async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
     async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=5) as service:
         await service.create_database("shop")
         table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
-        plain = service._parts.timestamps.get
+        plain = service._context.timestamps.get
 
         async def busy() -> int:
             time.sleep(11)  # noqa: ASYNC251  that is the point
@@ -213,10 +213,10 @@ async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
 
         txn = await service.begin()
         txn.insert(table, {"id": 1})
-        service._parts.timestamps.get = busy  # type: ignore[method-assign]
+        service._context.timestamps.get = busy  # type: ignore[method-assign]
         commit_ts = await txn.commit()
-        service._parts.timestamps.get = plain  # type: ignore[method-assign]
-        assert len(await living_writers(service._parts.etcd)) == 1
+        service._context.timestamps.get = plain  # type: ignore[method-assign]
+        assert len(await living_writers(service._context.etcd)) == 1
     assert (await served(cluster))[txn.start_ts] == commit_ts
 
 
@@ -224,7 +224,7 @@ async def undelivered(
     cluster: Cluster, service: Service, table: Table, cut: signal.Signals
 ) -> tuple[Pump, Transaction]:
     """A transaction whose pump gets `cut` between its prewrite and its commit: the service learns no outcome."""
-    plain = service._parts.timestamps.get
+    plain = service._context.timestamps.get
     hit: list[Pump] = []
 
     async def then_cut() -> int:
@@ -237,12 +237,12 @@ async def undelivered(
 
     txn = await service.begin()
     txn.insert(table, {"id": 1})
-    service._parts.timestamps.get = then_cut  # type: ignore[method-assign]
+    service._context.timestamps.get = then_cut  # type: ignore[method-assign]
     try:
         with pytest.raises(CommitUndelivered):
             await txn.commit()
     finally:
-        service._parts.timestamps.get = plain  # type: ignore[method-assign]
+        service._context.timestamps.get = plain  # type: ignore[method-assign]
     return hit[0], txn
 
 
@@ -255,7 +255,7 @@ async def test_undelivered_transaction_of_living_service_is_ended_by_pumps(
     async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=600, limits=patient) as service:
         await service.create_database("shop")
         table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
-        before = await living_writers(service._parts.etcd)
+        before = await living_writers(service._context.etcd)
         service.client._writer.limits = Limits(write_timeout_s=10, commit_budget_s=1, detect_s=0.5)
         pump, left = await undelivered(cluster, service, table, cut)
         service.client._writer.limits = patient
@@ -267,7 +267,7 @@ async def test_undelivered_transaction_of_living_service_is_ended_by_pumps(
         await nothing_pending(cluster)  # far below the lease's ten minutes
         async with service.transaction() as later:
             later.insert(table, {"id": 2})
-        assert not await living_writers(service._parts.etcd) & before
+        assert not await living_writers(service._context.etcd) & before
         assert left.commit_ts is not None
         try:
             await service.client.commit(left.start_ts, left.commit_ts)

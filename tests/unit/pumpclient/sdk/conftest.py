@@ -15,8 +15,8 @@ from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk import BigInt, Column, Table, Transaction
+from pumpclient.sdk.context import ServiceContext
 from pumpclient.sdk.lease import WriterLease
-from pumpclient.sdk.parts import Parts
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.service import Service
@@ -59,7 +59,7 @@ class Shop(Field):
         on_transaction: OnTransaction | None = None,
     ) -> Service:
         client: PumpsClient = await self.client(limits=limits)
-        parts = Parts(
+        context = ServiceContext(
             etcd=self.etcd,
             client=client,
             timestamps=self.timestamps,
@@ -68,7 +68,7 @@ class Shop(Field):
             permits=permits or Permits(),
             on_transaction=on_transaction,
         )
-        service = Service(parts)
+        service = Service(context)
         await service.open()
         self.services.append(service)
         return service
@@ -83,7 +83,7 @@ class Shop(Field):
         for service in self.services:
             if service._follower is not None:
                 service._follower.cancel()
-            await service._parts.lease.close()
+            await service._context.lease.close()
         await super().close()
 
 

@@ -40,7 +40,7 @@ def writers(pump: StubPump) -> list[bytes]:
 
 def sleep_through(shop: Shop, service: Service) -> None:
     """The lease has ended, and this process's clock says so, as after a SIGSTOP."""
-    held = service._parts.lease._held
+    held = service._context.lease._held
     assert held is not None
     shop.etcd.expire(held.lease.id)
     held.kept.until_s = boot_clock_s() - 1
@@ -77,7 +77,7 @@ async def test_service_gets_new_writer_id_after_expired_lease(shop: Shop) -> Non
 async def test_writer_lease_continues_if_etcd_still_has_it(shop: Shop) -> None:
     """Our clock says that it may have ended: after an outage of etcd it may live all the same."""
     service, table = await opened(shop, lease=WriterLease(shop.etcd, keep=Unkept))
-    held = service._parts.lease._held
+    held = service._context.lease._held
     assert held is not None
     held.kept.until_s = 0
     async with service.transaction() as txn:
@@ -119,7 +119,7 @@ async def test_ddl_of_writer_without_lease_publishes_no_job(shop: Shop) -> None:
     pump = shop.pumps["a"]
 
     def ends(_: object) -> None:
-        held = service._parts.lease._held
+        held = service._context.lease._held
         if held is not None:
             shop.etcd.expire(held.lease.id)
 
@@ -244,7 +244,7 @@ async def test_service_close_waits_for_commits_under_way(shop: Shop) -> None:
     for number, txn in enumerate(transactions):
         txn.insert(table, {"id": number})
     commits = [asyncio.create_task(txn.commit()) for txn in transactions]
-    while len(service._parts.under_way) < 20:  # noqa: ASYNC110  all begin in one turn of the loop, and none can end in it
+    while len(service._context.under_way) < 20:  # noqa: ASYNC110  all begin in one turn of the loop, and none can end in it
         await asyncio.sleep(0)
     await service.close()
     assert len(set(await asyncio.gather(*commits))) == 20

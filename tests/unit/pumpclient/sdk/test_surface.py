@@ -69,7 +69,7 @@ def test_async_and_sync_classes_have_same_methods_and_parameters(tasks: type, th
     arguments = {name for name, *_ in ours.pop("connect", [])} - {"pd_urls", "options"}
     if theirs.pop("connect", None):
         assert arguments == ServiceOptions.__annotations__.keys() - ConnectOptions.__annotations__.keys()
-    ours.pop("open", None)  # of a Service made from parts; a SyncService is always connected
+    ours.pop("open", None)  # of a Service made from a ServiceContext; a SyncService is always connected
     for name in ("insert", "insert_many", "update", "delete"):  # taken over from the transaction as they are
         if name in ours and name not in theirs:
             assert f"self.{name} = inner.{name}" in inspect.getsource(threads)

@@ -34,8 +34,8 @@ def begin(sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """`rowids`: hidden row ids of tables without a clustered key."""
+class ServiceContext:
+    """What one open service uses. `rowids`: hidden row ids of tables without a clustered key."""
 
     etcd: Etcd
     client: PumpsClient

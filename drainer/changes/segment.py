@@ -127,9 +127,10 @@ class SegmentCutter(PayloadCollector):
                 self._fold.add(earlier, payloads)
 
     @property
-    def for_changes(self) -> ColumnDecoder | None:
-        """The decoder whose codecs the changes of `add_changes` must have; None if binlogs are needed, because the
-        bounds of transactions or their marks are looked at."""
+    def changes_decoder(self) -> ColumnDecoder | None:
+        """The decoder with which the rows for `add_changes` must be decoded. None: only binlogs can be added, because
+        this part needs to know which rows belong to one transaction, or which transactions the opposite drainer
+        wrote."""
         return self._decoder.columns if self._decoder.keys is None and self._decoder.view.marks is None else None
 
     def add_changes(self, changes: Sequence[Changes], size: int) -> None:

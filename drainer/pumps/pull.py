@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from binlog.runtime.security import Security
 from drainer.pumps.binlog_parts import MESSAGE_BYTES_MAX, PART_BYTES_MAX, PartJoiner, cut_into_parts, messages_of
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
 from drainer.pumps.topic import kafka_reader, pull_topic
-from drainer.pumps.watermark import Counted, PumpRange, Topic, check
+from drainer.pumps.watermark import AddBinlogs, Counted, PumpRange, Topic, check
 
 PULL_TIMEOUT_S = 600.0
 CONNECT_TIMEOUT_S = 30.0  # long enough for a pump to restart
@@ -56,10 +56,10 @@ def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Ite
 
 
 def folded(
-    part: PumpRange, builder: object, add: Callable[[list[bytes], int], None], *, cluster_id: int, security: Security
+    part: PumpRange, builder: object, add: AddBinlogs, *, cluster_id: int, security: Security
 ) -> Iterator[Counted]:
-    """Add the binlogs of a range with `add` (binlogs, their bytes), or in the way of its source, to the `builder` of a
-    task's part (ReadOrder.builder). Yield their number. Raises as `pull_binlogs`."""
+    """Add the binlogs of a range to the `builder` of a task's part (ReadOrder.builder), with `add` or, from another
+    source than pumps, as columns. Yield their number. Raises as `pull_binlogs`."""
     if part.topic is not None and not isinstance(part.topic, Topic):
         yield from part.topic.fold(builder, add, part.after_ts, part.until_ts)
         return

@@ -79,6 +79,10 @@ class Topic:
     client: tuple[tuple[str, str], ...] = field(repr=False)
 
 
+# Adds binlogs, of so many bytes together, to a task's part.
+AddBinlogs = Callable[[list[bytes], int], None]
+
+
 class OtherSource(Protocol):
     """Something else that holds the binlogs of a range. Picklable."""
 
@@ -86,11 +90,9 @@ class OtherSource(Protocol):
         """Yield serialized PullRangeResp with every binlog in (after_ts, until_ts], ascending. Raises BinlogError."""
         ...
 
-    def fold(
-        self, builder: Any, add: Callable[[list[bytes], int], None], after_ts: int, until_ts: int
-    ) -> Iterator[Counted]:
-        """Add the same to the `builder` of a task's part (ReadOrder.builder), with `add` (binlogs, their bytes) or in
-        another way. Yield their number. Raises BinlogError."""
+    def fold(self, builder: Any, add: AddBinlogs, after_ts: int, until_ts: int) -> Iterator[Counted]:
+        """Add the same to the `builder` of a task's part (ReadOrder.builder), with `add` or as columns. Yield their
+        number. Raises BinlogError."""
         ...
 
 

@@ -28,7 +28,8 @@ _log = get_logger(__name__)
 
 
 class RelocatedRows:
-    """Computes the partitions of late rows of one table, of schema versions before one DDL."""
+    """Computes the partitions of rows that were written before a DDL on the partitions of their table, and commit after
+    it."""
 
     def __init__(self, table_id: int, relocation: Relocation) -> None:
         self._table_id = table_id

@@ -15,7 +15,6 @@ from hashlib import blake2b
 from typing import Final
 
 from binlog.envelope import BinlogType, encode_binlog
-from binlog.pb import binlog_pb2
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import INTEGER_BITS, flatten
 from binlog.tidb.json_encode import parse_json
@@ -91,16 +90,13 @@ class RowEncoder:
         if place is not None:
             digest.update(b"%d %d" % place)
         start_ts = RANKS.get(change, 0) << RANK_BITS | int.from_bytes(digest.digest(), "big") >> 64 - RANK_BITS
-        binlog = binlog_pb2.Binlog(
-            tp=binlog_pb2.Commit,
+        return start_ts, encode_binlog(
+            tp=BinlogType.COMMIT,
             start_ts=start_ts,
             commit_ts=event.commit_ts,
             prewrite_key=b"",
             prewrite_value=value.serialize(),
-            ddl_job_id=0,
-            ddl_schema_state=0,
         )
-        return start_ts, binlog.SerializeToString()
 
     def _check_complete(self, values: Mapping[int, Datum]) -> None:
         if not self.needed.keys() <= values.keys():

@@ -1,7 +1,7 @@
 """Rows of TiCDC's messages as columns, without binlogs between, for sinks that need net rows.
 
 Only plain rows become columns: rows of tables with a key that have all their columns in one JSON message. All others,
-and whatever is invalid, are left to the general way, which makes binlogs of rows and names what is wrong (binlogs.py).
+and invalid ones, are made into binlogs (binlogs.py), which names the row, the column and the reason.
 A row that comes twice is two equal changes of its key here, which the fold makes one.
 """
 
@@ -47,7 +47,14 @@ _Cells = dict[str, Any]  # by column; each as the message has it
 
 
 class NotPlain(Exception):
-    """Some rows are not plain, or not valid."""
+    """Rows that must be read as binlogs: their table has no key, a column is missing, or a value is invalid."""
+
+
+# What invalid cells and tables raise while arrays are made of them.
+_INVALID: Final = (
+    KeyError, ValueError, TypeError, AttributeError, OverflowError,
+    pa.ArrowException, DecodeError, SchemaError, MessageError,
+)  # fmt: skip
 
 
 class PlainRow(NamedTuple):
@@ -142,9 +149,7 @@ class PlainRows:
         """Return the changes of rows. Raises NotPlain."""
         try:
             return self._changes(rows)
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise NotPlain from error
-        except (pa.ArrowException, DecodeError, SchemaError, MessageError) as error:
+        except _INVALID as error:
             raise NotPlain from error
 
     def _changes(self, rows: Sequence[PlainRow]) -> list[Changes]:
@@ -189,9 +194,10 @@ class PlainRows:
 
     def _image(self, codec: Codec, encoder: RowEncoder, rows: Sequence[_Cells], wanted: Sequence[int]) -> Columns:
         (names,) = set(map(tuple, rows))  # fails if rows differ in their columns
-        found: dict[int, Any] = {}
+        found: dict[int, tuple[Sequence[Any], Callable[[object], Any]]] = {}
         for name, cells in zip(names, zip(*[row.values() for row in rows], strict=True), strict=True):
-            found[encoder.columns[name.lower()][0]] = cells, encoder.columns[name.lower()][1]
+            column_id, cast = encoder.columns[name.lower()]
+            found[column_id] = cells, cast
         if not encoder.needed.keys() <= found.keys():
             raise NotPlain
         columns: list[Any] = [None] * len(codec.layout.targets)
@@ -200,7 +206,7 @@ class PlainRows:
             if target.old_column_id is not None:
                 raise NotPlain
             if target.id in found:
-                columns[at] = self._array(found[target.id][0], found[target.id][1], target.column_type)
+                columns[at] = self._array(*found[target.id], target.column_type)
             else:
                 columns[at] = pa.repeat(pa.scalar(target.default, target.column_type.decoded_type), len(rows))
         return tuple(columns)

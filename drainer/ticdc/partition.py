@@ -62,7 +62,7 @@ class RowHead(NamedTuple):
 
 
 class SchemaHead(NamedTuple):
-    """A message of Simple that has schemas. That of a DDL is followed by its DdlEvent."""
+    """A message of Simple with the schemas of tables. A DDL's message gives this and then a DdlEvent."""
 
     message: Reader
 

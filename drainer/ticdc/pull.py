@@ -28,7 +28,7 @@ from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
-from drainer.pumps.watermark import Counted
+from drainer.pumps.watermark import AddBinlogs, Counted
 from drainer.ranges.upstream import Snapshot, Upstream
 from drainer.schema.errors import SchemaError
 from drainer.schema.filter import OWN_SCHEMA
@@ -36,9 +36,6 @@ from drainer.ticdc.binlogs import RowEncoder, ddl_binlog, ddl_start_ts
 from drainer.ticdc.columns import NotPlain, PlainReader, PlainRow, PlainRows, plain_reader
 from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.tables import NamedTable, NamedTables, unpacked
-
-# Adds binlogs, of so many bytes together, to a task's part.
-Add = Callable[[list[bytes], int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class PartitionRange:
                 found = translation.binlogs(self._records())
                 yield from messages_of((commit_ts, payload) for commit_ts, _, payload in found)
 
-    def fold(self, builder: Any, add: Add, after_ts: int, until_ts: int) -> Iterator[Counted]:
+    def fold(self, builder: Any, add: AddBinlogs, after_ts: int, until_ts: int) -> Iterator[Counted]:
         """Add every row and DDL in (after_ts, until_ts] to what folds or divides a task's part (the `builder` of a
         ReadOrder), with `add` or as columns. Yield how many they are, and their bytes. Raises as `pull`."""
         if self._has_messages(until_ts):
@@ -144,10 +141,10 @@ class _Translation:
         key = {column.id for column in found.info.index_columns(index)} if index is not None else set()
         return {one.name: (one.type.mysql_name, ColumnFlag.HANDLE_KEY * (one.id in key)) for one in found.info.columns}
 
-    def fold(self, builder: Any, add: Add, records: Iterable[Record]) -> Iterator[Counted]:
+    def fold(self, builder: Any, add: AddBinlogs, records: Iterable[Record]) -> Iterator[Counted]:
         """See PartitionRange.fold."""
         done_ts, options = self._wanted.resolved_ts, self._wanted.address.options
-        plain, decoder = plain_reader(options), getattr(builder, "for_changes", None)
+        plain, decoder = plain_reader(options), getattr(builder, "changes_decoder", None)
         if plain is not None and decoder is not None:
             maker = PlainRows(options, self._tables, decoder, self._encoder)
             with collector_paused():
@@ -260,7 +257,7 @@ class _Translation:
         # too.
         is_repeat = not encoder.is_keyed and self._repeats.is_repeat(event, contents_of(event))
         if not is_repeat and self._is_wanted(event, done_ts):
-            row = self._whole(event) if event.handle_only else event
+            row = self._whole(event, table.info) if event.handle_only else event
             start_ts, binlog = encoder.binlog(row, None if encoder.is_keyed else place)
             yield row.commit_ts, start_ts, binlog
 
@@ -270,11 +267,9 @@ class _Translation:
             found = self._encoders[table[:2]] = RowEncoder(table, self._zone)
         return found
 
-    def _whole(self, event: RowEvent) -> RowEvent:
+    def _whole(self, event: RowEvent, info: TableInfo) -> RowEvent:
         if not event.claim:
-            table = self._tables.at(event.schema, event.table, event.commit_ts)
-            # `_row` reports a table that is not known.
-            return event if table is None else whole_row(event, table.info, self.upstream, self._wanted.address.options)
+            return whole_row(event, info, self.upstream, self._wanted.address.options)
         if self._store is None:
             raise MessageError(
                 f"a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts} was too large for its "

@@ -406,8 +406,8 @@ class TopicHistory:
         return job.id not in self._read_at.values()
 
     def version_of(self, row: RowHead) -> int | None:
-        """Return the schema version of a row; 0 if its table is not known, which the task that reads it reports; None
-        if a message must still say it."""
+        """Return the schema version of a row. 0: its table is not known, which the task that reads the row reports.
+        None: the message with the table's schema has not been read yet."""
         if self.schemas is not None:
             return self.schemas.version_of(row)
         found = self._named().at(row.schema, row.table, row.commit_ts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,6 @@ from binlog.tidb.mutation import parse_prewrite
 from binlog.tidb.row import Row, decode_delete, decode_insert, decode_update
 
 from drainer.batch.work import SegmentWork
-from drainer.changes.decode import Changes
 from drainer.changes.row_packets import is_read_as_names
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
@@ -46,7 +44,7 @@ from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.message_case import Pairs, messages_of
 from tests.support.recorded_steps import steps_of
 from tests.support.row_packets import shown as shown_text
-from tests.support.ticdc_topic import Part, spread
+from tests.support.ticdc_topic import BinlogsOnly, CountsColumns, Part, spread
 from tests.support.upstream_case import FakeSession, snapshot_of
 
 OPTIONS = [
@@ -174,20 +172,6 @@ def test_binlogs_of_messages_make_the_same_messages(
     assert [one for one in differences if unlike not in one] == []
 
 
-class Columns(SegmentCutter):
-    """Counts the rows that became columns without binlogs."""
-
-    count = 0
-
-    def add_changes(self, changes: Sequence[Changes], size: int) -> None:
-        super().add_changes(changes, size)
-        self.count += sum(map(len, changes))
-
-
-class Binlogs(SegmentCutter):
-    for_changes = None
-
-
 def folded(
     options: ProtocolOptions, parts: list[Part], tables: bytes, step: Rows, of: type[SegmentCutter]
 ) -> tuple[SegmentWork, int]:
@@ -200,7 +184,7 @@ def folded(
         records = [Record(at, offset, *pair) for offset, pair in enumerate(part)]
         for _ in _Translation(wanted, step.after_ts, step.until_ts).fold(cutter, cutter.add_in_order, records):
             pass
-        count += getattr(cutter, "count", 0)
+        count += getattr(cutter, "added", 0)
         blobs += cutter.cut(1).values()
     return merge_slot(blobs, SQL_TEXT), count
 
@@ -216,8 +200,8 @@ def test_rows_that_become_columns_are_those_of_binlogs(
     total = 0
     for step in steps_of(capture)[1]:
         if isinstance(step, Rows):
-            columns, count = folded(options, parts, tables, step, Columns)
-            binlogs, _ = folded(options, parts, tables, step, Binlogs)
+            columns, count = folded(options, parts, tables, step, CountsColumns)
+            binlogs, _ = folded(options, parts, tables, step, BinlogsOnly)
             assert [(one.shape, list(map(tuple, one.rows))) for one in columns.folded] == [
                 (one.shape, list(map(tuple, one.rows))) for one in binlogs.folded
             ]

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
+from drainer.changes.decode import Changes
+from drainer.changes.segment import SegmentCutter
 from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.ticdc.partition import RowHead, SchemaHead, heads_of
 from tests.support.message_case import Pairs
+
+
+class BinlogsOnly(SegmentCutter):
+    """Takes no rows as columns."""
+
+    changes_decoder = None
+
+
+class CountsColumns(SegmentCutter):
+    """Counts the rows, and their bytes, that are added as columns without binlogs."""
+
+    added = size = 0
+
+    def add_changes(self, changes: Sequence[Changes], size: int) -> None:
+        super().add_changes(changes, size)
+        self.added += sum(map(len, changes))
+        self.size += size
+
 
 Part = list[tuple[bytes | None, bytes | None]]
 

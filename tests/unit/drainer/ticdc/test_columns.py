@@ -12,7 +12,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 
 from drainer.changes.decode import view_of_table
-from drainer.changes.segment import SegmentCutter, SegmentDecoder
+from drainer.changes.segment import SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
@@ -23,6 +23,7 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
 from tests.support.memory_records import message
+from tests.support.ticdc_topic import BinlogsOnly, CountsColumns
 
 KINDS = {
     "id": FieldType(Tp.LONGLONG, flag=int(Flag.PRI_KEY | Flag.NOT_NULL)),
@@ -33,21 +34,6 @@ KINDS = {
     "t": FieldType(Tp.TIMESTAMP, decimal=0),
 }
 CODES = {"id": 8, "i": 3, "f": 5, "s": 15, "d": 246, "t": 7}
-
-
-class Binlogs(SegmentCutter):
-    for_changes = None
-
-
-class Columns(SegmentCutter):
-    """Counts what is added as columns."""
-
-    added = size = 0  # rows, bytes
-
-    def add_changes(self, changes: Any, size: int) -> None:
-        super().add_changes(changes, size)
-        self.added += sum(map(len, changes))
-        self.size += size
 
 
 def info_of(names: Any, *, keyed: bool = True) -> TableInfo:
@@ -79,7 +65,7 @@ def fold(
 def both(options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None, **more: int) -> Any:
     """The same of both ways: net rows, or the error's text. The cutter of columns comes with it."""
     found = []
-    for of in (Binlogs, Columns):
+    for of in (BinlogsOnly, CountsColumns):
         try:
             found.append(fold(of, options, info, messages, other, **more))
         except BinlogError as error:

@@ -33,7 +33,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from drainer.extras import KAFKA, missing
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection, TableName, only
-from drainer.pumps.go_pump import SILENCE_MAX_S
+from drainer.pumps.client import SILENCE_MAX_S
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules

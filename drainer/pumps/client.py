@@ -20,6 +20,7 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, RangeDiffers
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0
+SILENCE_MAX_S = 15.0  # five times the default interval of fake binlogs
 PENDING_SHOWN_MAX = 20
 MISSED_MAX = 10_000  # more are not counted
 MISSED_SHOWN = 20

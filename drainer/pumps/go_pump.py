@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
+import numpy as np
 from binlog import envelope
 from binlog.errors import BinlogError, PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
@@ -31,7 +30,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
-from drainer.pumps.client import MISSED_TIMEOUT_S, Missed, aio_channel, ended_early, translate
+from drainer.pumps.client import MISSED_TIMEOUT_S, SILENCE_MAX_S, Missed, aio_channel, ended_early, translate
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 
 # Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure.
@@ -50,32 +49,86 @@ class ReceivedBinlog(NamedTuple):
     resolved_ts: int = 0
 
 
-def cut(
-    binlogs: Iterable[ReceivedBinlog], limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int
-) -> PumpMark:
-    """The PumpMark of a batch of these binlogs under `limits`."""
+# A ReceivedBinlog as a row of an array.
+RECEIVED: Final = np.dtype(
+    [
+        ("commit_ts", np.uint64),
+        ("size", np.int64),
+        ("ddl", np.bool_),
+        ("schema_version", np.int64),
+        ("offset", np.int64),
+        ("resolved_ts", np.uint64),
+    ]
+)
+Received = np.ndarray[tuple[int], np.dtype[np.void]]
+
+
+def received(binlogs: Iterable[ReceivedBinlog]) -> Received:
+    """Return these binlogs as an array."""
+    return np.array(list(binlogs), RECEIVED)
+
+
+class Backlog:
+    """Binlogs that were received, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Received] = []
+        self._last: list[ReceivedBinlog] = []  # those behind the arrays
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, binlog: ReceivedBinlog) -> None:
+        self._last.append(binlog)
+        self._count += 1
+
+    def extend(self, binlogs: Received) -> None:
+        if len(binlogs):
+            self._arrays = [*self._whole(), binlogs]
+            self._count += len(binlogs)
+
+    def all(self) -> Received:
+        """Return all of them."""
+        arrays = self._whole()
+        if len(arrays) != 1:
+            arrays = [np.concatenate(arrays) if arrays else received(())]
+        self._arrays = arrays
+        return arrays[0]
+
+    def keep(self, chosen: Received) -> None:
+        """Keep only these."""
+        self._arrays, self._last, self._count = [chosen], [], len(chosen)
+
+    def _whole(self) -> list[Received]:
+        if self._last:
+            self._arrays.append(received(self._last))
+            self._last = []
+        return self._arrays
+
+
+def cut(binlogs: Received, limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
+    """The PumpMark of a batch of these binlogs, ascending by commit_ts, under `limits`."""
+    is_ddl, sizes = binlogs["ddl"], np.cumsum(binlogs["size"])
+    at = len(binlogs)
     stop, stop_ts, end_ts, stop_bytes = Stop.RESOLVED, 0, resolved_ts, 0
-    total = count = 0
-    sizes: list[int] = []
-    ends: list[int] = []
-    for binlog in binlogs:
-        if limits.stop_at_schema and (binlog.ddl or binlog.schema_version > limits.schema_version):
-            stop, stop_ts = (Stop.DDL if binlog.ddl else Stop.SCHEMA), binlog.commit_ts
-            end_ts = binlog.commit_ts - 1
-            break
-        if limits.large_bytes_min and binlog.size > limits.large_bytes_min and not binlog.ddl:
-            stop, stop_ts, stop_bytes = Stop.LARGE, binlog.commit_ts, binlog.size
-            end_ts = binlog.commit_ts - 1
-            break
-        full = limits.batch_bytes_max and total + binlog.size > limits.batch_bytes_max
-        if count and (full or (limits.batch_count_max and count >= limits.batch_count_max)):
-            stop, end_ts = Stop.LIMIT, ends[-1]
-            break
-        total += binlog.size
-        count += 1
-        sizes.append(total)
-        ends.append(binlog.commit_ts)
-    splits = [bisect_right(sizes, total * i // PIECES) for i in range(1, PIECES) if count >= PIECES]
+    if limits.batch_bytes_max:
+        at = min(at, max(1, int(np.searchsorted(sizes, limits.batch_bytes_max, side="right"))))
+    at = min(at, limits.batch_count_max or at)
+    if at < len(binlogs):
+        stop, end_ts = Stop.LIMIT, int(binlogs["commit_ts"][at - 1])
+    large = (binlogs["size"] > limits.large_bytes_min) & ~is_ddl & bool(limits.large_bytes_min)
+    newer = (is_ddl | (binlogs["schema_version"] > limits.schema_version)) & limits.stop_at_schema
+    found = np.flatnonzero((large | newer)[: at + 1])
+    if len(found):
+        at = int(found[0])
+        stop_ts = int(binlogs["commit_ts"][at])
+        end_ts = stop_ts - 1
+        stop = Stop.LARGE if not newer[at] else Stop.DDL if is_ddl[at] else Stop.SCHEMA
+        stop_bytes = int(binlogs["size"][at]) if stop is Stop.LARGE else 0
+    sizes, ends = sizes[:at], binlogs["commit_ts"][:at]
+    total = int(sizes[-1]) if at else 0
+    splits = [int(sizes.searchsorted(total * i // PIECES, side="right")) for i in range(1, PIECES) if at >= PIECES]
     # No split before a first binlog that is larger than a piece.
     splits = [n for n in dict.fromkeys(splits) if n]
     return PumpMark(
@@ -85,12 +138,12 @@ def cut(
         resolved_ts=resolved_ts,
         end_ts=end_ts,
         batch_bytes=total,
-        batch_count=count,
+        batch_count=at,
         stop=stop,
         stop_ts=stop_ts,
-        split_ts=tuple(ends[n - 1] for n in splits),
-        last_ts=ends[-1] if ends else 0,
-        splits=tuple(Counted(n, sizes[n - 1]) for n in splits),
+        split_ts=tuple(int(ends[n - 1]) for n in splits),
+        last_ts=int(ends[-1]) if at else 0,
+        splits=tuple(Counted(n, int(sizes[n - 1])) for n in splits),
         bytes_exact=True,
         stop_bytes=stop_bytes,
     )
@@ -98,7 +151,6 @@ def cut(
 
 BACKLOG_MAX = 500_000
 RECONNECT_S = 1.0
-SILENCE_MAX_S = 15.0  # five times the default interval of fake binlogs
 
 _log = get_logger(__name__)
 
@@ -114,7 +166,7 @@ class FollowedPump(ABC):
         self._node_id, self._host, self._name = node_id, host, name
         self._silence_max_s = silence_max_s
         self._backlog_max = backlog_max
-        self._binlogs: deque[ReceivedBinlog] = deque()
+        self._binlogs = Backlog()
         self._resolved_ts = 0
         self._known_after_ts = 0
         self._room = asyncio.Event()
@@ -135,20 +187,21 @@ class FollowedPump(ABC):
             # An earlier batch failed and is planned again: its binlogs were already discarded here, and the range would
             # look empty.
             await self._stop_following()
-            self._binlogs.clear()
+            self._binlogs = Backlog()
             self._known_after_ts = after_ts
             self._error = PumpUnavailable(f"{self._name}: read again from ts {after_ts}, nothing received yet")
         if self._task is None:
             self._resolved_ts = after_ts
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
         self._known_after_ts = max(self._known_after_ts, after_ts)
-        while self._binlogs and self._binlogs[0].commit_ts <= after_ts:
-            self._binlogs.popleft()
+        binlogs = self._binlogs.all()
+        if len(binlogs) and binlogs["commit_ts"][0] <= after_ts:
+            self._binlogs.keep(binlogs[np.searchsorted(binlogs["commit_ts"], np.uint64(after_ts), side="right") :])
         self._room.set()
         if self._error is not None:
             raise self._error
         return cut(
-            self._binlogs,
+            self._binlogs.all(),
             limits,
             node_id=self._node_id,
             host=self._host,
@@ -162,8 +215,9 @@ class FollowedPump(ABC):
         """Return the counts of the received binlogs; None if these do not cover the range."""
         if after_ts < self._known_after_ts or until_ts > self._resolved_ts:
             return None
-        sizes = [binlog.size for binlog in self._binlogs if after_ts < binlog.commit_ts <= until_ts]
-        return Counted(len(sizes), sum(sizes))
+        binlogs = self._binlogs.all()
+        wanted = (binlogs["commit_ts"] > after_ts) & (binlogs["commit_ts"] <= until_ts)
+        return Counted(int(wanted.sum()), int(binlogs["size"][wanted].sum()))
 
     async def close(self) -> None:
         await self._stop_following()

@@ -17,8 +17,8 @@ from binlog.runtime.security import Security
 from binlog.topic.message import topic_name
 from binlog.topic.settings import TopicSection
 
-from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
-from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
+from drainer.pumps.client import SILENCE_MAX_S, ExtensionPump, NoExtension, PumpClient
+from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack, Membership, PumpView, report_late, report_pending
 from drainer.pumps.topic import TopicPump, TopicSilent
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Topic, Watermark, watermark_of

@@ -21,8 +21,8 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
-from drainer.pumps.client import Missed
-from drainer.pumps.go_pump import BACKLOG_MAX, SILENCE_MAX_S, FollowedPump, ReceivedBinlog
+from drainer.pumps.client import SILENCE_MAX_S, Missed
+from drainer.pumps.go_pump import BACKLOG_MAX, FollowedPump, ReceivedBinlog
 from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 
 if TYPE_CHECKING:

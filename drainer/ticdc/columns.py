@@ -87,7 +87,10 @@ def _guarded(read: PlainReader) -> PlainReader:
     def plain(key: bytes | None, value: bytes | None) -> Sequence[PlainRow] | None:
         try:
             found = read(key, value)
-            return found if found and all(type(row.commit_ts) is int for row in found) else None
+            for row in found or ():
+                if type(row.commit_ts) is not int:
+                    return None
+            return found or None
         except (KeyError, ValueError, TypeError, AttributeError, MessageError):
             return None
 
@@ -153,32 +156,37 @@ class PlainRows:
             raise NotPlain from error
 
     def _changes(self, rows: Sequence[PlainRow]) -> list[Changes]:
-        groups: dict[tuple[int, int, Kind], tuple[NamedTable, list[int]]] = {}
-        for number, row in enumerate(rows):
-            if row.schema.lower() == OWN_SCHEMA:
-                continue
-            table = self._tables.at(row.schema, row.table, row.commit_ts)
-            if table is None:
-                raise NotPlain
-            groups.setdefault((table.table_id, table.version, row.kind), (table, []))[1].append(number)
+        groups: dict[tuple[str, str, Kind], list[int]] = {}
+        for number, (kind, _, schema, name, _, _) in enumerate(rows):
+            groups.setdefault((schema, name, kind), []).append(number)
         commit_ts = np.array([row.commit_ts for row in rows], np.uint64)
         rank = np.array([_RANK_OF[row.kind] for row in rows], np.int64)
         order = np.empty(len(rows), np.int64)
         order[np.lexsort((rank, commit_ts))] = np.arange(len(rows))
         found: list[Changes] = []
-        for (table_id, version, kind), (table, numbers) in groups.items():
-            codec = self._decoder.decoder.codec(table_id, version, rows[numbers[0]].commit_ts)
-            encoder = self._encoder_of(table)
-            relocates = codec is None and self._decoder.decoder.relocates(table_id, version)
-            if not encoder.is_keyed or relocates or (codec is not None and not codec.shape.foldable):
-                raise NotPlain
-            if codec is None or kind in codec.ignored_kinds:
+        for (schema, name, kind), numbers in groups.items():
+            if schema.lower() == OWN_SCHEMA:
                 continue
-            at = np.array(numbers)
-            old, new = self._images(codec, encoder, [rows[number] for number in numbers])
-            start_ts = rank[at].astype(np.uint64) << np.uint64(RANK_BITS)
-            found += by_rules(Changes(codec, kind, commit_ts[at], start_ts, rank[at], order[at], old, new))
+            of_name = np.array(numbers)
+            for table, its in self._tables.stretches(schema, name, commit_ts[of_name]):
+                at = of_name[its]
+                codec = self._codec(table, int(commit_ts[at[0]]))
+                if table is None or codec is None or kind in codec.ignored_kinds:
+                    continue
+                old, new = self._images(codec, self._encoder_of(table), [rows[number] for number in at.tolist()])
+                start_ts = rank[at].astype(np.uint64) << np.uint64(RANK_BITS)
+                found += by_rules(Changes(codec, kind, commit_ts[at], start_ts, rank[at], order[at], old, new))
         return found
+
+    def _codec(self, table: NamedTable | None, commit_ts: int) -> Codec | None:
+        """Return the codec of a table's rows; None: they are left out. Raises NotPlain."""
+        if table is None or not self._encoder_of(table).is_keyed:
+            raise NotPlain
+        decoder, (table_id, version, _) = self._decoder.decoder, table
+        codec = decoder.codec(table_id, version, commit_ts)
+        if not codec.shape.foldable if codec is not None else decoder.relocates(table_id, version):
+            raise NotPlain
+        return codec
 
     def _images(
         self, codec: Codec, encoder: RowEncoder, rows: Sequence[PlainRow]

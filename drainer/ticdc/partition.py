@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
+import numpy as np
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind, Listing, NodeRecord
 from binlog.errors import ConfigError, PumpUnavailable, PurgedPosition
 
+from drainer.changes.vector import Ints, Words
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
 from drainer.protocol.debezium.decoder import DebeziumDecoder
@@ -33,8 +36,15 @@ from drainer.protocol.open.framing import unframe
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
-from drainer.pumps.client import Missed, PumpClient
-from drainer.pumps.go_pump import SILENCE_MAX_S, FollowedPump, ReceivedBinlog
+from drainer.pumps.client import SILENCE_MAX_S, Missed, PumpClient
+from drainer.pumps.go_pump import (
+    RECEIVED,
+    Backlog,
+    FollowedPump,
+    Received,
+    ReceivedBinlog,
+    received,
+)
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.ranges.upstream import Snapshot
@@ -52,13 +62,19 @@ _READ_S: Final = 0.1
 
 # Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
 # a row's table. Rows are decoded by the tasks that apply them. Pure.
-class RowHead(NamedTuple):
-    """A row without its columns. `version`: of its schema, in Simple."""
+class RowTable(NamedTuple):
+    """The table of a row. `version`: of its schema, in Simple."""
 
-    commit_ts: int
     schema: str
     table: str
     version: int = 0
+
+
+class RowHead(NamedTuple):
+    """A row without its columns."""
+
+    commit_ts: int
+    of: RowTable
 
 
 class SchemaHead(NamedTuple):
@@ -104,7 +120,7 @@ def _open(decoder: OpenDecoder) -> Heads:
         for its_key, its_value in unframe(key, value):
             head = parse(its_key, "key")
             if head.integer("t") == ROW:
-                found.append(RowHead(head.integer("ts"), head.text("scm", ""), head.text("tbl", "")))
+                found.append(RowHead(head.integer("ts"), RowTable(head.text("scm", ""), head.text("tbl", ""))))
             else:
                 found += _others([decoder.event(its_key, its_value)])
         return found
@@ -131,7 +147,7 @@ def _row_head(message: Reader) -> RowHead | None:
         return None
     stamp = message.child("_tidb") or message  # Canal's extension, and Simple
     version = message.integer("schemaVersion", 0)  # Simple's
-    return RowHead(stamp.integer("commitTs"), message.text("database"), message.text("table"), version)
+    return RowHead(stamp.integer("commitTs"), RowTable(message.text("database"), message.text("table"), version))
 
 
 def _debezium(message: Reader) -> RowHead | None:
@@ -147,11 +163,86 @@ def _debezium(message: Reader) -> RowHead | None:
             f"{message.where}: columns without tidb_type: such a changefeed writes neither DDLs nor resolved events; "
             "it needs enable-tidb-extension=true, and TiCDC's new architecture (8.5.4 or later) or 9.0"
         )
-    return RowHead(commit_ts, source.text("db"), source.text("table"))
+    return RowHead(commit_ts, RowTable(source.text("db"), source.text("table")))
 
 
 def _others(events: Iterable[Event | None]) -> Iterator[Head]:
     return (event for event in events if isinstance(event, DdlEvent | ResolvedEvent))
+
+
+# Rows' messages as TiCDC and this project write them: the names of the table, commit_ts, and in Simple the version of
+# the schema. A value cannot be taken for a member, because quotes in it have a backslash.
+_TEXT: Final = r'"[^"\\]*"'
+_KIND: Final = '"type":"(?:INSERT|UPDATE|DELETE)"'
+_ROW: Final = {
+    "canal": rf'\{{"id":[0-9]+,("database":{_TEXT},"table":{_TEXT}),"pkNames":(?:null|\[[^]]*\]),"isDdl":false,{_KIND},'
+    r'.*"_tidb":\{"commitTs":([0-9]{1,19})\}\}()\Z',
+    "simple": rf'\{{"version":1,("database":{_TEXT},"table":{_TEXT}),"tableID":[0-9]+,{_KIND},'
+    r'"commitTs":([0-9]{1,19}),"buildTs":[0-9]+,"schemaVersion":([0-9]+),',
+}
+
+
+class Rows:
+    """Rows of consecutive messages: offset and bytes of the message of each, its commit_ts and its table."""
+
+    def __init__(self) -> None:
+        self.offsets, self.sizes = list[int](), list[int]()
+        self.commit_ts, self.tables = list[int](), list[RowTable]()
+
+    def add(self, offset: int, size: int, commit_ts: int, table: RowTable) -> None:
+        self.offsets.append(offset)
+        self.sizes.append(size)
+        self.commit_ts.append(commit_ts)
+        self.tables.append(table)
+
+
+class Message(NamedTuple):
+    """A message that is no row, or not only rows."""
+
+    offset: int
+    size: int
+    heads: list[Head]
+
+
+class MessageReader:
+    """Reads messages. Most rows are recognised by their first and last bytes, and not parsed."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        """Raises ConfigError."""
+        self._heads, pattern = heads_of(options), _ROW.get(PROTOCOLS[options.protocol.lower()], r"\Z.")
+        self._row = re.compile(pattern.encode(), re.DOTALL)
+        self._tables: dict[Sequence[bytes], RowTable] = {}  # by the bytes that name it
+
+    def read(self, records: Iterable[Record]) -> list[Rows | Message]:
+        """Return what the messages of a partition have, in their order. Raises MessageError."""
+        found: list[Rows | Message] = []
+        rows = Rows()
+        row_of, tables = self._row.match, self._tables
+        for record in records:
+            value = record.value or b""
+            size = len(record.key or b"") + len(value)
+            row = row_of(value)
+            if row is not None:
+                table = tables.get(row.group(1, 3))
+                if table is not None:
+                    rows.add(record.offset, size, int(row[2]), table)
+                    continue
+            heads = self._parsed(record)
+            if not heads or not all(isinstance(head, RowHead) for head in heads):
+                found += [rows, Message(record.offset, size, heads)]
+                rows = Rows()
+                continue
+            for head in cast("list[RowHead]", heads):
+                rows.add(record.offset, size // len(heads), *head)
+            if row is not None and (int(row[2]),) == tuple(head.commit_ts for head in cast("list[RowHead]", heads)):
+                tables[row.group(1, 3)] = head.of
+        return [*found, rows]
+
+    def _parsed(self, record: Record) -> list[Head]:
+        try:
+            return self._heads(record.key, record.value)
+        except MessageError as error:
+            raise MessageError(f"{record.topic_partition} offset {record.offset}: {error}") from error
 
 
 def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
@@ -162,52 +253,84 @@ def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
     return found
 
 
+# From a table and the commit_ts of some of its rows: the schema version of each; None: its schema must still come.
+VersionsOf = Callable[[RowTable, Words], "Ints | int | None"]
+
+
 class PartitionIndex:
     """Puts what a partition has in order. Pure. `resolved_ts`: everything in (after_ts, resolved_ts] was returned.
-    `unread`: the rows, by offset, whose schema no message has had yet; nothing passes them."""
+    `unread`: the first row of each table whose schema no message has had yet, with its offset; nothing passes them."""
 
-    def __init__(self, after_ts: int, version_of: Callable[[RowHead], int | None] = lambda _: 0) -> None:
-        """`version_of`: returns the schema version of a row, None if its schema must still come."""
-        self._version_of = version_of
-        self._waiting: list[ReceivedBinlog] = []
+    def __init__(self, after_ts: int, versions_of: VersionsOf = lambda *_: 0) -> None:
+        self._versions_of = versions_of
+        self._waiting = Backlog()
         self._read_ts = self.resolved_ts = after_ts
-        self.unread: dict[int, RowHead] = {}
+        self._unread: dict[RowTable, int] = {}  # what their rows have for a schema version
 
-    def add(self, offset: int, size: int, heads: Sequence[Head]) -> list[ReceivedBinlog]:
-        """Add a message; return what has become final, by commit_ts."""
-        found: list[ReceivedBinlog] = []
-        for head in heads:
+    def add(self, found: Rows | Message) -> Received:
+        """Add messages in their order; return what has become final, by commit_ts."""
+        if isinstance(found, Rows):
+            self._add_rows(found)
+            return received(())
+        final = [received(())]
+        for head in found.heads:
             if isinstance(head, ResolvedEvent):
                 self._read_ts = max(self._read_ts, head.commit_ts - 1)
-                found += self.due()
+                final.append(self.due())
             elif isinstance(head, DdlEvent):
                 if head.commit_ts > self._read_ts and is_placed(head):
-                    self._waiting.append(ReceivedBinlog(head.commit_ts, size, True, 0, offset, self._read_ts))
-            elif isinstance(head, RowHead) and head.commit_ts > self._read_ts:
-                version, each = self._version_of(head), size // len(heads)
-                if version is None:
-                    self.unread[offset] = head
-                self._waiting.append(ReceivedBinlog(head.commit_ts, each, False, version or 0, offset, self._read_ts))
-        return found
+                    one = ReceivedBinlog(head.commit_ts, found.size, True, 0, found.offset, self._read_ts)
+                    self._waiting.append(one)
+            elif isinstance(head, RowHead):
+                row = Rows()
+                row.add(found.offset, found.size // len(found.heads), *head)
+                self._add_rows(row)
+        return np.concatenate(final)
 
-    def due(self) -> list[ReceivedBinlog]:
+    def _add_rows(self, rows: Rows) -> None:
+        found = np.zeros(len(rows.offsets), RECEIVED)
+        found["commit_ts"], found["size"], found["offset"] = rows.commit_ts, rows.sizes, rows.offsets
+        found["resolved_ts"] = self._read_ts
+        numbers = {table: number for number, table in enumerate(dict.fromkeys(rows.tables))}
+        of = np.array([numbers[table] for table in rows.tables], np.int64)
+        is_new = found["commit_ts"] > self._read_ts
+        for table, number in numbers.items():
+            its = np.flatnonzero(is_new & (of == number))
+            if not len(its):
+                continue
+            versions = self._versions_of(table, found["commit_ts"][its])
+            if versions is None:
+                versions = self._unread.setdefault(table, min(self._unread.values(), default=0) - 1)
+            found["schema_version"][its] = versions
+        self._waiting.extend(found[is_new])
+
+    def due(self) -> Received:
         """Return what has become final since it was returned last, by commit_ts."""
-        if self.unread:
-            versions = {
-                at: version for at, row in self.unread.items() if (version := self._version_of(row)) is not None
-            }
-            self.unread = {at: row for at, row in self.unread.items() if at not in versions}
-            if versions:
-                self._waiting = [
-                    one._replace(schema_version=versions.get(one.offset, one.schema_version)) for one in self._waiting
-                ]
-        ts = min([self._read_ts, *(row.commit_ts - 1 for row in self.unread.values())])
+        ts, waiting = self._read_ts, self._waiting.all()
+        for table, number in [*self._unread.items()]:
+            its = waiting["schema_version"] == number
+            versions = self._versions_of(table, waiting["commit_ts"][its])
+            if versions is None:
+                ts = min(ts, int(waiting["commit_ts"][its].min()) - 1)
+            else:
+                waiting["schema_version"][its] = versions
+                del self._unread[table]
         if ts <= self.resolved_ts:
-            return []
+            return received(())
         self.resolved_ts = ts
-        due = sorted((one for one in self._waiting if one.commit_ts <= ts), key=lambda one: one.commit_ts)
-        self._waiting = [one for one in self._waiting if one.commit_ts > ts]
-        return due
+        is_due = waiting["commit_ts"] <= ts
+        self._waiting.keep(waiting[~is_due])
+        due = waiting[is_due]
+        return due[due["commit_ts"].argsort(kind="stable")]
+
+    @property
+    def unread(self) -> tuple[int, RowHead] | None:
+        """The first row whose schema no message has had yet, and its offset; nothing passes it."""
+        for table, number in self._unread.items():
+            waiting = self._waiting.all()
+            row = waiting[waiting["schema_version"] == number][0]
+            return int(row["offset"]), RowHead(int(row["commit_ts"]), table)
+        return None
 
 
 def is_placed(event: DdlEvent) -> bool:
@@ -239,7 +362,7 @@ class PartitionPump(FollowedPump):
         super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
         self._partition, self._address, self._history = partition, address, history
         self._open_reader, self._to_end, self._connect = open_reader, to_end, connect
-        self._heads: Heads = heads_of(address.options)
+        self._messages = MessageReader(address.options)
         self._received_s, self._unread_s = 0.0, math.inf
         self._repeated_s = address.options.send_bootstrap_interval_in_sec
         self._has_resolved = False  # there are resolved events
@@ -258,10 +381,11 @@ class PartitionPump(FollowedPump):
                 "answer here"
             )
         # All that is final, because a range may end above `end_ts`: that of a large row, or of a batch that is resumed.
-        due = self._binlogs
-        begin, end = min((one.offset for one in due), default=0), max((one.offset + 1 for one in due), default=0)
-        # The first message need not have the least one: after an error the partition was read again from a later ts.
-        resolved_ts = min((one.resolved_ts for one in due), default=0)
+        # The first message need not have the least offset: rows of a table are sent by commit_ts, tables one by one.
+        due = self._binlogs.all()
+        begin, end = (int(due["offset"].min()), int(due["offset"].max()) + 1) if len(due) else (0, 0)
+        # Nor the least resolved ts: after an error the partition was read again from a later ts.
+        resolved_ts = int(due["resolved_ts"].min()) if len(due) else 0
         ends, tables = (resolved_ts, found.resolved_ts), self._history.packed()
         place = PartitionRange(self._partition, self._address, begin, end, *ends, tables, self._connect)
         return replace(found, topic=place, split_ts=(), splits=(), count_exact=False)
@@ -276,24 +400,25 @@ class PartitionPump(FollowedPump):
         after_ts = self._resolved_ts
         await self._history.open()
         opening = asyncio.ensure_future(asyncio.to_thread(self._opened, after_ts))
-        reading: asyncio.Future[list[tuple[Record, list[Head]]]] = asyncio.Future()
-        reading.set_result([])
+        reading: asyncio.Future[tuple[list[Rows | Message], int]] = asyncio.Future()
+        reading.set_result(([], 0))
         try:
             reader, index, end = await asyncio.shield(opening)
             counts = False
             self._received_s = time.monotonic()
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 reading = asyncio.ensure_future(asyncio.to_thread(self._next, reader))
-                for record, heads in await asyncio.shield(reading):
-                    for head in heads:
+                messages, next_offset = await asyncio.shield(reading)
+                for found in messages:
+                    for head in found.heads if isinstance(found, Message) else ():
                         if isinstance(head, SchemaHead):
                             await self._history.learn(head.message)
                         elif isinstance(head, DdlEvent) and is_placed(head):
                             await self._history.place(head)
-                    self._add_message(index, record, heads)
-                    # Before the end that it had is seen, its resolved ts would be an end for until-now.
-                    counts = counts or not self._to_end or record.offset + 1 >= end
-                if index.unread:
+                    self._take(index, found)
+                # Before the end that it had is seen, its resolved ts would be an end for until-now.
+                counts = counts or not self._to_end or next_offset >= end
+                if index.unread is not None:
                     self._binlogs.extend(index.due())
                     self._resolved_ts = index.resolved_ts
                     self._check_unread(index)
@@ -330,37 +455,33 @@ class PartitionPump(FollowedPump):
         except BaseException:
             reader.close()
             raise
-        return reader, PartitionIndex(after_ts, self._history.version_of), end
+        return reader, PartitionIndex(after_ts, self._history.versions_of), end
 
     def _check_unread(self, index: PartitionIndex) -> None:
         """Keep what is missing as the error, when a schema should have come long ago."""
-        now_s = time.monotonic()
+        now_s, unread = time.monotonic(), index.unread
         self._unread_s = min(self._unread_s, now_s)
-        if index.unread and now_s - self._unread_s > self._repeated_s + SCHEMA_LATE_S:
-            offset, row = next(iter(index.unread.items()))
+        if unread is not None and now_s - self._unread_s > self._repeated_s + SCHEMA_LATE_S:
+            offset, row = unread
             self._error = PumpUnavailable(
-                f"{self._partition} offset {offset}: no message has the schema of `{row.schema}`.`{row.table}`, "
-                f"version {row.version}, of the row at commit_ts {row.commit_ts}: the changefeed must send it "
+                f"{self._partition} offset {offset}: no message has the schema of `{row.of.schema}`.`{row.of.table}`, "
+                f"version {row.of.version}, of the row at commit_ts {row.commit_ts}: the changefeed must send it "
                 f"(send-bootstrap-interval-in-sec is {self._repeated_s} here, send-bootstrap-in-msg-count neither 0), "
                 "or give [schema] history-url or history-file"
             )
             self._outage.failed(pump=self._node_id, error=str(self._error))
 
-    def _next(self, reader: TopicReader) -> list[tuple[Record, list[Head]]]:
-        found = []
-        for record in reader.poll(_READ_S):
-            try:
-                found.append((record, self._heads(record.key, record.value)))
-            except MessageError as error:
-                raise MessageError(f"{record.topic_partition} offset {record.offset}: {error}") from error
-        return found
+    def _next(self, reader: TopicReader) -> tuple[list[Rows | Message], int]:
+        """Return the next messages, and the offset behind them; 0: there are none."""
+        records = reader.poll(_READ_S)
+        return self._messages.read(records), records[-1].offset + 1 if records else 0
 
-    def _add_message(self, index: PartitionIndex, record: Record, heads: Sequence[Head]) -> None:
-        self._has_resolved = self._has_resolved or any(isinstance(head, ResolvedEvent) for head in heads)
+    def _take(self, index: PartitionIndex, found: Rows | Message) -> None:
+        if isinstance(found, Message) and any(isinstance(head, ResolvedEvent) for head in found.heads):
+            self._has_resolved = True
         if self._has_resolved:
             self._received_s = time.monotonic()
-        size = len(record.key or b"") + len(record.value or b"")
-        self._binlogs.extend(index.add(record.offset, size, heads))
+        self._binlogs.extend(index.add(found))
         self._resolved_ts = index.resolved_ts
 
 

@@ -14,11 +14,12 @@ import pickle
 import zlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from binlog.cluster import tso
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexColumn, IndexInfo
@@ -26,6 +27,7 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FLOATS, FieldType, Flag, Tp
 
+from drainer.changes.vector import Ints, Words
 from drainer.ddl.lexer import tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import KINDS, DdlEvent
@@ -38,7 +40,7 @@ from drainer.schema.unknown_column import public_version
 
 if TYPE_CHECKING:
     from drainer.protocol.json_read import Reader
-    from drainer.ticdc.partition import RowHead
+    from drainer.ticdc.partition import RowTable
 
 Name = tuple[str, str]  # database and table, in lower case
 
@@ -64,6 +66,14 @@ class NamedTables:
 
     changes: Mapping[Name, tuple[_Change, ...]]
     ddls: Mapping[tuple[int, str], tuple[int, str]]
+
+    def stretches(self, schema: str, table: str, commit_ts: Words) -> Iterator[tuple[NamedTable | None, Ints]]:
+        """Yield the table of rows of one name, as `at` returns it, with the indexes of its rows."""
+        changes = self.changes.get((schema.lower(), table.lower()), ()) or (_Change(0, None),)
+        of = np.searchsorted(np.array([one.after_ts for one in changes], np.uint64), commit_ts)
+        of = np.maximum(of - 1, 0)
+        for number in np.unique(of).tolist():
+            yield changes[number].table, np.flatnonzero(of == number)
 
     def at(self, schema: str, table: str, commit_ts: int) -> NamedTable | None:
         """Return the table of a row. None: no table had this name."""
@@ -261,9 +271,9 @@ class MessageSchemas(JobSource):
         """All jobs."""
         return self._jobs
 
-    def version_of(self, row: RowHead) -> int | None:
-        """Return the schema version of a row's table; None: no message had the row's schema yet."""
-        return 0 if row.schema.lower() == OWN_SCHEMA else self._versions.get((row.schema, row.table, row.version))
+    def version_of(self, of: RowTable) -> int | None:
+        """Return the schema version of a table; None: no message had its schema yet."""
+        return 0 if of.schema.lower() == OWN_SCHEMA else self._versions.get(of)
 
     def learn(self, message: Reader) -> None:
         """Read a bootstrap message or a DDL. Raises MessageError, also for a DDL of which the message does not say what
@@ -405,13 +415,15 @@ class TopicHistory:
         topics. To be asked for a job that finished below the resolved ts of all partitions."""
         return job.id not in self._read_at.values()
 
-    def version_of(self, row: RowHead) -> int | None:
-        """Return the schema version of a row. 0: its table is not known, which the task that reads the row reports.
-        None: the message with the table's schema has not been read yet."""
+    def versions_of(self, of: RowTable, commit_ts: Words) -> Ints | int | None:
+        """Return the schema versions of a table's rows. 0: the table is not known, which the task that reads the row
+        reports. None: the message with the table's schema has not been read yet."""
         if self.schemas is not None:
-            return self.schemas.version_of(row)
-        found = self._named().at(row.schema, row.table, row.commit_ts)
-        return 0 if found is None else found.version
+            return self.schemas.version_of(of)
+        found = np.zeros(len(commit_ts), np.int64)
+        for table, its in self._named().stretches(of.schema, of.table, commit_ts):
+            found[its] = 0 if table is None else table.version
+        return found
 
     async def place(self, event: DdlEvent) -> None:
         """Find the job of a DDL that was read from a topic. Raises HistoryBroken, and HistoryUnavailable if no source

@@ -15,7 +15,7 @@ from binlog.pb import pump_pb2
 from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.binlog_parts import cut_into_parts
-from drainer.pumps.go_pump import ReceivedBinlog, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut, received
 from drainer.pumps.watermark import BatchLimits
 from tests.support.grpc_service import add_service
 
@@ -91,7 +91,7 @@ class StubPump:
             request.large_bytes_min,
         )
         binlogs = self._received(request.after_ts, resolved_ts)
-        mark = cut(binlogs, limits, node_id="", host="", resolved_ts=resolved_ts)
+        mark = cut(received(binlogs), limits, node_id="", host="", resolved_ts=resolved_ts)
         return ext.WatermarkResp(
             resolved_ts=resolved_ts,
             batch_end_ts=mark.end_ts,

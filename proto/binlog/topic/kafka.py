@@ -59,6 +59,7 @@ class PartitionReader:
         that the client library refuses."""
         self.last_error = ""
         self.ended: dict[KafkaPartition, int] = {}
+        self._places: dict[object, KafkaPartition] = {}  # made once, and not with each message
         silent = {"log_level": 0, "error_cb": self._note} if logger is None else {}
         fixed = {
             "group.id": group,
@@ -88,10 +89,13 @@ class PartitionReader:
         found, first = [], self.client.poll(timeout_s)  # `consume` alone waits until all `records_max` have come
         more = [] if first is None else self.client.consume(records_max - 1, timeout=0)
         for message in more if first is None else [first, *more]:
-            error, number = message.error(), message.partition()
-            topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
+            error, place = message.error(), (message.topic(), message.partition())
+            topic_partition = self._places.get(place)
+            if topic_partition is None:
+                topic_partition = self._places[place] = KafkaPartition(place[0] or "", -1 if place[1] is None else place[1])
             if error is None:
-                self.ended.pop(topic_partition, None)
+                if self.ended:
+                    self.ended.pop(topic_partition, None)
                 found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended[topic_partition] = message.offset() or 0

@@ -12,7 +12,7 @@ from binlog.cluster.registry import NodeRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.go_pump import ReceivedBinlog, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut, received
 from drainer.pumps.survey import counts, unchanged
 from drainer.pumps.watermark import BatchLimits, Counted, Stop, ranges_of, watermark_of
 from tests.unit.drainer.pumps.world import mark
@@ -80,7 +80,7 @@ def test_ranges_of_cut_count_binlogs_in_them(
     """One after another from begin to end, each with just its binlogs; also where the first fills half the batch."""
     ends = list(accumulate(step for step, _ in found))
     stored = [ReceivedBinlog(ts, size, False, 1) for ts, (_, size) in zip(ends, found, strict=True)]
-    answer = cut(stored, BatchLimits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
+    answer = cut(received(stored), BatchLimits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
     ranges = ranges_of(answer, after_ts=0, until_ts=answer.end_ts, pieces_max=pieces)
     assert all(a.until_ts == b.after_ts for a, b in pairwise(ranges))
     for part in ranges:
@@ -97,7 +97,7 @@ BINLOGS = [
 
 
 def ends(limits: BatchLimits) -> tuple[int, Stop, int, int]:
-    found = cut(BINLOGS, limits, node_id="", host="", resolved_ts=99)
+    found = cut(received(BINLOGS), limits, node_id="", host="", resolved_ts=99)
     return found.end_ts, found.stop, found.batch_count, found.batch_bytes
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.progress import Decisions
-from drainer.pumps.go_pump import ReceivedBinlog, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut, received
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
@@ -396,7 +396,7 @@ class Backlogs:
         marks = []
         for number, held in enumerate(self._binlogs):
             left = (binlog for binlog in held if binlog.commit_ts > after_ts)
-            found = cut(left, limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
+            found = cut(received(left), limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
             marks.append(replace(found, extension=True))
         return watermark_of(tuple(marks), floor_ts=0)
 

@@ -37,7 +37,7 @@ from drainer.sink.mysql.connection import ServerError
 from drainer.spark.source.options import SourceOptions
 from drainer.ticdc.binlogs import RowEncoder
 from drainer.ticdc.handle_rows import whole_row
-from drainer.ticdc.partition import RowHead, heads_of
+from drainer.ticdc.partition import RowHead, RowTable, heads_of
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed
 from tests.support.memory_records import message
@@ -357,14 +357,14 @@ def test_rows_of_debezium() -> None:
     with pytest.raises(MessageError, match="column c is not in the message"):
         read_debezium(stamp, debezium({"id": 1}))
     heads = heads_of(DEBEZIUM)
-    assert heads(None, row.value) == [RowHead(5, "d", "t")]
+    assert heads(None, row.value) == [RowHead(5, RowTable("d", "t"))]
     assert heads(None, debezium(op="m").value) == [ResolvedEvent(5)]
     assert heads(None, debezium(op=None, ddl="q").value) == [DdlEvent(5, "d", "t", "q")]
     for schema, words in (({"tidb_type": "int"}, None), ({}, "neither DDLs nor resolved events; it needs enable-tidb")):
         fields = [{"field": "before", "fields": [schema]}]
         value = json.dumps({**json.loads(row.value or b""), "schema": {"fields": fields}}).encode()
         with pytest.raises(MessageError, match=words) if words else nullcontext():
-            assert heads(None, value) == [RowHead(5, "d", "t")]
+            assert heads(None, value) == [RowHead(5, RowTable("d", "t"))]
     for op in ("c", "m", None):
         with pytest.raises(MessageError, match="source: no member 'commit_ts'"):
             heads(None, debezium(op=op, ddl="q", source={"db": "d", "table": "t"}).value)
@@ -374,11 +374,11 @@ def test_every_cut_of_a_message_is_refused() -> None:
     column = {"u": {"id": {"t": 8, "f": 2, "v": 1}}}
     key, value = message([({"ts": 5, "t": 3}, None), ({"ts": 9, "scm": "d", "tbl": "t", "t": 1}, column)])
     heads = heads_of(ProtocolOptions("open-protocol"))
-    assert heads(key, value) == [ResolvedEvent(5), RowHead(9, "d", "t")]
+    assert heads(key, value) == [ResolvedEvent(5), RowHead(9, RowTable("d", "t"))]
     canal = heads_of(ProtocolOptions("canal-json", enable_tidb_extension=True))
     text = b'{"type":"INSERT","isDdl":false,"database":"d","table":"t","_tidb":{"commitTs":7}}'
     ddl = b'{"type":"INSERT","isDdl":true,"database":"d","table":"t","sql":"q","_tidb":{"commitTs":7}}'
-    assert (canal(None, text), canal(None, ddl)) == ([RowHead(7, "d", "t")], [DdlEvent(7, "d", "t", "q")])
+    assert (canal(None, text), canal(None, ddl)) == ([RowHead(7, RowTable("d", "t"))], [DdlEvent(7, "d", "t", "q")])
     for at in range(len(key) + len(value)):
         with pytest.raises(MessageError):
             heads(key[:at], value[: max(at - len(key), 0)] if at >= len(key) else value)

@@ -119,7 +119,7 @@ async def followed(pump: PartitionPump, reader: RecordsReader, after_ts: int = 0
         with suppress(ReadError):
             await pump._read()
     pump._error = None
-    times = [one.commit_ts for one in pump._binlogs]
+    times = pump._binlogs.all()["commit_ts"].tolist()
     assert times == sorted(times)
     assert min(times, default=after_ts + 1) > after_ts
     return pump
@@ -289,7 +289,7 @@ def test_own_ddls_and_empty_ones_are_left_out() -> None:
     messages = [[*events, own], [resolved(50)]]
     assert [one[0] for one in asyncio.run(planned(messages, 0, 49))] == [41]
     pump = pump_of(reader := RecordsReader(records_of(messages)), 50)
-    assert [one.ddl for one in asyncio.run(followed(pump, reader))._binlogs] == [False, False]
+    assert asyncio.run(followed(pump, reader))._binlogs.all()["ddl"].tolist() == [False, False]
 
 
 def test_a_job_that_is_listed_late_is_waited_for() -> None:
@@ -306,7 +306,7 @@ def test_a_job_that_is_listed_late_is_waited_for() -> None:
     pump = pump_of(reader)
     pump._history = TopicHistory([Late([50, 60])])
     asyncio.run(followed(pump, reader))
-    assert [one.commit_ts for one in pump._binlogs] == [50, 50]
+    assert pump._binlogs.all()["commit_ts"].tolist() == [50, 50]
     assert unpacked(pump._history.packed()).ddls == {(50, "alter 50"): (9, "alter 50")}
 
 

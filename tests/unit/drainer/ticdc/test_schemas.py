@@ -35,7 +35,16 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
 from drainer.service.daemon import job_sources
-from drainer.ticdc.partition import PartitionIndex, PartitionPump, RowHead, SchemaHead, heads_of
+from drainer.ticdc.partition import (
+    Message,
+    PartitionIndex,
+    PartitionPump,
+    RowHead,
+    Rows,
+    RowTable,
+    SchemaHead,
+    heads_of,
+)
 from drainer.ticdc.tables import MessageSchemas, TopicHistory, kind_of, table_info, unpacked
 from tests.support.examples import FEW
 from tests.support.memory_etcd import MemoryEtcd
@@ -186,7 +195,7 @@ class Topic:
         return asyncio.run(self.schemas.refresh())[known:]
 
     def version(self, info: TableInfo) -> int | None:
-        return self.schemas.version_of(RowHead(1, "d", info.name, info.update_timestamp))
+        return self.schemas.version_of(RowTable("d", info.name, info.update_timestamp))
 
 
 def test_jobs_of_a_table_from_its_first_schema_on() -> None:
@@ -318,18 +327,25 @@ def test_tables_that_exchange_their_names_keep_their_columns() -> None:
     assert created.table_id == 10
 
 
+def row_of(offset: int, ts: int, version: int) -> Rows:
+    found = Rows()
+    found.add(offset, 8, ts, RowTable("d", "t", version))
+    return found
+
+
 def test_a_row_waits_for_its_schema_and_nothing_passes_it() -> None:
     known: dict[int, int] = {1: 5}
-    index = PartitionIndex(0, lambda row: known.get(row.version))
+    index = PartitionIndex(0, lambda of, _: known.get(of.version))
     resolved = heads_of(SIMPLE)(None, make_encoder(SIMPLE).resolved(31)[0].value)
     for offset, (ts, version) in enumerate([(20, 2), (10, 1), (30, 1)]):
-        assert not index.add(offset, 8, [RowHead(ts, "d", "t", version)])
-    assert [one.commit_ts for one in index.add(3, 8, resolved)] == [10]
-    assert (index.resolved_ts, index.due()) == (19, [])
-    assert not index.add(4, 8, [RowHead(30, "d", "t", 1)])  # once more
+        assert not len(index.add(row_of(offset, ts, version)))
+    assert index.add(Message(3, 8, resolved))["commit_ts"].tolist() == [10]
+    assert (index.resolved_ts, index.due().tolist()) == (19, [])
+    assert index.unread == (0, RowHead(20, RowTable("d", "t", 2)))
+    assert not len(index.add(row_of(4, 30, 1)))  # once more
     known[2] = 6
-    assert [(one.commit_ts, one.schema_version) for one in index.due()] == [(20, 6), (30, 5)]
-    assert index.resolved_ts == 30 and not index.unread
+    assert index.due()[["commit_ts", "schema_version"]].tolist() == [(20, 6), (30, 5)]
+    assert index.resolved_ts == 30 and index.unread is None
 
 
 def test_a_partition_is_read_on_while_a_schema_is_missing() -> None:
@@ -352,7 +368,7 @@ def test_a_partition_is_read_on_while_a_schema_is_missing() -> None:
     assert (pump.resolved_ts, len(pump._binlogs)) == (59, 0)
     assert pump._error is not None
     pump = asyncio.run(read(3))
-    assert (pump.resolved_ts, [one.schema_version for one in pump._binlogs]) == (69, [50])
+    assert (pump.resolved_ts, pump._binlogs.all()["schema_version"].tolist()) == (69, [50])
     found = unpacked(pump._history.packed()).at("d", "t", 60)
     assert found is not None and found.info == info
     assert pump._history.lacks(asyncio.run(pump._history.schemas.refresh())[0])  # type: ignore[union-attr]
@@ -370,13 +386,13 @@ def test_reading_begins_before_the_position_and_says_which_schema_is_missing() -
     _, index, _ = pump._opened(ts)
     assert reader._next == 1  # 60 s for the clocks, and 30 s in which a schema may be late
     for at, value in enumerate(values, 2):
-        index.add(at, 8, heads_of(SIMPLE)(None, value))
+        index.add(Message(at, 8, heads_of(SIMPLE)(None, value)))
     pump._unread_s = -100.0
     pump._check_unread(index)
     assert isinstance(pump._error, PumpUnavailable)
     assert "offset 2: no message has the schema of `d`.`t`, version 5" in str(pump._error)
     assert "send-bootstrap-interval-in-sec is 0" in str(pump._error)
-    pump._unread_s, index.unread = -100.0, {}
+    pump._unread_s, index._unread = -100.0, {}
     pump._check_unread(index)  # the schema has just come
 
 

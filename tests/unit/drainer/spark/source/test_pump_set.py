@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.pumps.go_pump import cut
+from drainer.pumps.go_pump import cut, received
 from drainer.pumps.watermark import BatchLimits, PumpMark, Watermark
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.stream import caught_up
 
-OURS = replace(cut([], BatchLimits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)
+OURS = replace(cut(received(()), BatchLimits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)
 
 
 def go(resolved_ts: int) -> PumpMark:
-    return cut([], BatchLimits(1), node_id="go", host="go:1", resolved_ts=resolved_ts)
+    return cut(received(()), BatchLimits(1), node_id="go", host="go:1", resolved_ts=resolved_ts)
 
 
 @pytest.mark.parametrize(

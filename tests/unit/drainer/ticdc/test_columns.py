@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from binlog.errors import BinlogError
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drainer.changes.decode import view_of_table
 from drainer.changes.segment import SegmentDecoder
@@ -19,6 +23,7 @@ from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
+from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
@@ -168,3 +173,41 @@ def test_bytes_of_rows_count_once() -> None:
     rows = [opened(4, id=1), opened(20, id=2)]
     found = both(OPEN, info_of(["id"]), [*rows, resolved(6), resolved(8), END], together_bytes=1)
     assert found[2].size == sum(len(value) for _, value in rows)
+
+
+def _image(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: {"t": CODES[name], "f": 2 * (name == "id"), "v": value} for name, value in row.items()}
+
+
+def history(chance: random.Random) -> Iterator[tuple[int, Any]]:
+    """(commit_ts, message) of changes of five rows, one change of a row at a commit_ts; some above the range."""
+    rows: dict[int, dict[str, Any]] = {}
+    for ts in sorted(chance.sample(range(3, 110), 15)):
+        for key in chance.sample(range(5), chance.randint(1, 3)):
+            old, new = rows.pop(key, None), {"id": key, "i": chance.choice([None, 1, 2]), "s": chance.choice("ab")}
+            if old is None or chance.random() < 0.7:
+                rows[key] = new
+            body = {"p": old, "u": rows.get(key)} if key in rows else {"d": old}
+            body = {name: _image(row) for name, row in body.items() if row is not None}
+            yield ts, message([({"ts": ts, "scm": "d", "tbl": "t", "t": 1}, body)])
+        if chance.random() < 0.1:
+            yield ts, opened(ts, "k", id=1)
+        if chance.random() < 0.1:
+            yield ts, message([({"ts": ts, "scm": OWN_SCHEMA, "tbl": "checkpoint", "t": 1}, {"u": _image({"id": 1})})])
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=settings().max_examples // 2)
+def test_histories_of_rows_are_those_of_binlogs(seed: int) -> None:
+    """Rows come before the resolved event of their ts, in any order; some come again, also behind it."""
+    chance = random.Random(seed)
+    changes, sent, messages = [*history(chance)], list[Any](), list[Any]()
+    for resolved_ts in [*sorted(chance.sample(range(5, 99), 4)), 99]:
+        due = [one for one in changes if one[0] < resolved_ts or chance.random() < 0.2]
+        changes = [one for one in changes if one not in due]
+        again = [one for one in sent if "k" not in str(one[1]) and chance.random() < 0.1]
+        messages += chance.sample([*due, *again], len(due) + len(again))
+        messages.append((0, resolved(resolved_ts)))
+        sent += due
+    infos = info_of(["id", "i", "s"]), info_of(["id"], keyed=False)
+    both(OPEN, infos[0], [one for _, one in messages], infos[1], together_bytes=chance.choice([1, 300, 1 << 20]))

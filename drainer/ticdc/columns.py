@@ -111,7 +111,7 @@ def _canal(message: _Cells) -> Sequence[PlainRow] | None:
 
 def _simple(message: _Cells) -> Sequence[PlainRow] | None:
     kind = _KINDS.get(message["type"])
-    if kind is None or message["version"] != VERSION or message.get("handleKeyOnly") or "claimCheckLocation" in message:
+    if kind is None or message["version"] != VERSION or message.get("handleKeyOnly"):
         return None
     old = None if kind is Kind.INSERT else message["old"]
     new = None if kind is Kind.DELETE else message["data"]

@@ -23,6 +23,7 @@ from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_encoder
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation
@@ -147,6 +148,47 @@ def test_a_timestamp_of_simple_that_is_no_record_is_an_error(cell: Any) -> None:
     end = {"version": 1, "type": "WATERMARK", "commitTs": 99}
     rows = [(None, json.dumps(one).encode()) for one in ({**row, "data": {"id": "1", "t": cell}}, end)]
     assert "a value of type timestamp is expected" in both(ProtocolOptions("simple"), info_of(["id", "t"]), rows)[0]
+
+
+CANAL = {
+    "id": 0, "database": "d", "table": "t", "pkNames": ["id"], "isDdl": False, "type": "INSERT", "es": 1, "ts": 1,
+    "sql": "", "sqlType": {"id": -5}, "mysqlType": {"id": "bigint"}, "old": None, "data": [{"id": "1"}],
+    "_tidb": {"commitTs": 5},
+}  # fmt: skip
+SIMPLE = {"version": 1, "database": "d", "table": "t", "type": "INSERT", "commitTs": 5, "schemaVersion": 1,
+          "data": {"id": "1"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("protocol", "document", "changed", "error"),
+    [
+        ("canal-json", CANAL, {}, None),
+        ("canal-json", CANAL, {"_tidb": {"commitTs": 5, "onlyHandleKey": True}}, "upstream"),
+        ("canal-json", CANAL, {"_tidb": {"commitTs": 5, "claimCheckLocation": "x"}}, "claim-check-storage-uri"),
+        ("canal-json", CANAL, {"_tidb": {"commitTs": "5"}}, "commitTs"),
+        ("canal-json", CANAL, {"isDdl": True, "sql": "q"}, "had not been read"),
+        ("canal-json", CANAL, {"data": [{"id": "1"}, {"id": "2"}]}, ""),
+        ("simple", SIMPLE, {}, None),
+        ("simple", SIMPLE, {"handleKeyOnly": True}, "upstream"),
+        ("simple", SIMPLE, {"claimCheckLocation": "x", "handleKeyOnly": True}, "claim-check-storage-uri"),
+        ("simple", SIMPLE, {"version": 2}, "version"),
+        ("simple", SIMPLE, {"commitTs": 5.0}, "commitTs"),
+    ],
+)
+def test_rows_are_plain_only_if_their_message_has_their_values(
+    protocol: str, document: dict[str, Any], changed: dict[str, Any], error: str | None
+) -> None:
+    options = ProtocolOptions(protocol, enable_tidb_extension=protocol == "canal-json")
+    (end,) = make_encoder(options).resolved(99)
+    found = both(options, info_of(["id"]), [(None, json.dumps(document | changed).encode()), (end.key, end.value)])
+    assert error in found[0] if error else found[2].added == (error is None)
+
+
+@pytest.mark.parametrize("other", [{"ohk": True}, {"ccl": "x"}], ids=str)
+def test_rows_of_open_protocol_are_plain_only_if_their_message_has_their_values(other: dict[str, Any]) -> None:
+    image = {"u": {"id": {"t": 8, "f": 2, "v": 1}}}
+    rows = [message([({"ts": 5, "scm": "d", "tbl": "t", "t": 1, **other}, image)]), END]
+    assert isinstance(both(OPEN, info_of(["id"]), rows)[0], str)
 
 
 def test_json_that_is_too_deep_is_an_error_of_the_message() -> None:

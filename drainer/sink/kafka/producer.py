@@ -188,6 +188,7 @@ class Producer:
         self._failed: KafkaError | None = None
         self._unacknowledged = _Unacknowledged()
         self._sent: set[tuple[str, int]] = set()
+        self._begun: set[tuple[str, int]] = set()  # partitions whose first message may not be acknowledged yet
         self._partitions: dict[str, int] = {}  # as the client was told when it was last asked for a topic; 0: not asked
         self._transactional = bool(transactional_id)
         conf: dict[str, Any] = {
@@ -261,10 +262,7 @@ class Producer:
     def send(self, topic: str, partition: int, messages: Iterable[Message], deadline: RetryDeadline) -> int:
         """Send messages in this order; return how many there were. They are acknowledged when `flush` has returned."""
         count = 0
-        if (topic, partition) not in self._sent:
-            self._ask_for(topic, partition)
-            self._sent.add((topic, partition))
-        for given, size in _chunks(messages):
+        for given, size in self._first_alone((topic, partition), _chunks(messages), deadline):
             count += len(given)
             try:
                 queued = self._client.produce_batch(topic, given, partition=partition)
@@ -278,6 +276,25 @@ class Producer:
             self._wait_for_room(deadline)
         return count
 
+    def _first_alone(
+        self, at: tuple[str, int], chunks: Iterable[tuple[list[dict[str, Any]], int]], deadline: RetryDeadline
+    ) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Yield these chunks, the first message of this producer to a partition alone, and the next ones when it is
+        acknowledged. Otherwise it may be lost: a broker that is about to become the leader refuses it and then accepts
+        a later batch, because a broker that does not know a producer accepts any sequence (KAFKA-15591; 4.5 no longer
+        does in an empty partition). The library then takes the refused batch for acknowledged."""
+        for given, size in chunks:
+            if at not in self._sent:
+                self._ask_for(*at)
+                self._sent.add(at)
+                self._begun.add(at)
+                first, given = given[:1], given[1:]
+                yield first, 0 if given else size
+            if given:
+                if at in self._begun:
+                    self.flush(deadline)
+                yield given, size
+
     def _wait_for_room(self, deadline: RetryDeadline) -> None:
         while self._unacknowledged.bytes(len(self._client)) > UNACKNOWLEDGED_BYTES_MAX:
             before = len(self._client)
@@ -290,6 +307,7 @@ class Producer:
         """Wait until all messages are acknowledged. Raises the error of the first message that failed."""
         while self._flush(deadline):
             pass
+        self._begun.clear()
 
     def commit(self, deadline: RetryDeadline) -> None:
         """Commit the transaction. Raises ProducerLost if it is not known whether the transaction is committed."""

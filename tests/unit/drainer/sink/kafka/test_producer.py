@@ -204,3 +204,40 @@ def test_partition_beyond_known_ones_has_its_topic_asked_for_before_message() ->
         assert asked == ["t"] * times
     producer._client = client
     producer.drop()
+
+
+def test_first_message_to_partition_is_acknowledged_before_the_second_is_sent() -> None:
+    """A broker that refuses the first may accept the second, and the library then takes both for acknowledged."""
+    producer, done, held = Producer({"bootstrap.servers": "127.0.0.1:1"}), list[object](), list[object]()
+
+    class Client:
+        def __len__(self) -> int:
+            return len(held)
+
+        def produce_batch(self, _: str, given: list[dict[str, bytes]], partition: int) -> int:
+            held.extend(given)
+            done.append((partition, b"".join(one["value"] for one in given)))
+            return len(given)
+
+        def poll(self, _: float) -> None: ...
+
+        def flush(self, _: float) -> int:
+            done.append("acknowledged")
+            held.clear()
+            return 0
+
+    client, producer._client = producer._client, Client()  # type: ignore[assignment]
+    deadline, sent = RetryDeadline("x", 0.0), ((0, b"a"), (1, b""), (0, b"bcd"), (0, b"e"), (2, b"fgh"), (2, b"i"))
+    producer._partitions["t"] = 3
+    for partition, values in sent:
+        messages = [Message(None, bytes([value]), 0, 0) for value in values]
+        assert producer.send("t", partition, messages, deadline) == len(values)
+    firsts = [(0, b"a"), "acknowledged", (0, b"bcd"), (0, b"e"), (2, b"f"), "acknowledged", (2, b"gh"), (2, b"i")]
+    assert done == firsts
+    for partition in (1, 3, 4):  # nothing waits for messages to others
+        producer._partitions["t"] = 5
+        producer.send("t", partition, [Message(None, b"j" * 100, 0, 0)], deadline)
+    assert done == [*firsts, *((partition, b"j" * 100) for partition in (1, 3, 4))]
+    assert producer._unacknowledged.bytes(len(held)) > 300  # what is sent alone counts, too
+    producer._client = client
+    producer.drop()

@@ -151,6 +151,7 @@ def cut(binlogs: Received, limits: BatchLimits, *, node_id: str, host: str, reso
 
 BACKLOG_MAX = 500_000
 RECONNECT_S = 1.0
+ANSWER_S = 1.0  # how long the first `mark` waits
 
 _log = get_logger(__name__)
 
@@ -170,6 +171,7 @@ class FollowedPump(ABC):
         self._resolved_ts = 0
         self._known_after_ts = 0
         self._room = asyncio.Event()
+        self._answered = asyncio.Event()  # something was received, or following failed
         self._task: asyncio.Task[None] | None = None
         self.interrupted = False
         self._error: BinlogError | None = PumpUnavailable(f"{name}: nothing received yet")
@@ -192,7 +194,11 @@ class FollowedPump(ABC):
             self._error = PumpUnavailable(f"{self._name}: read again from ts {after_ts}, nothing received yet")
         if self._task is None:
             self._resolved_ts = after_ts
+            self._answered.clear()
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    await self._answered.wait()
         self._known_after_ts = max(self._known_after_ts, after_ts)
         binlogs = self._binlogs.all()
         if len(binlogs) and binlogs["commit_ts"][0] <= after_ts:
@@ -240,7 +246,14 @@ class FollowedPump(ABC):
             except BinlogError as error:
                 self._error = error
             self._outage.failed(pump=self._node_id, error=str(self._error))
+            self._answered.set()
             await asyncio.sleep(RECONNECT_S)
+
+    def _answers(self) -> None:
+        """Note that what was received up to now is an answer."""
+        self._error = None
+        self._outage.over(pump=self._node_id)
+        self._answered.set()
 
     async def _has_room(self) -> bool:
         """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
@@ -323,8 +336,7 @@ class GoPump(FollowedPump):
         try:
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 self._take(await self._next(stream))
-                self._error = None
-                self._outage.over(pump=self._node_id)
+                self._answers()
         except (grpc.aio.AioRpcError, BinlogError):
             self.interrupted = True
             raise

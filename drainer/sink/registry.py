@@ -135,9 +135,10 @@ def consumer_replayer(text: str, zone: str = "UTC") -> Replayer:
     return replayer(scheme, server, consumer_settings(name, zone=zone))
 
 
-def import_writers() -> None:
-    """For a worker, before it forks: import the writers of all kinds whose libraries are installed."""
-    for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
+def import_writers(*others: str) -> None:
+    """For a worker, before it forks: import the writers of all kinds, and other modules, whose libraries are
+    installed."""
+    for name in dict.fromkeys([*(name for one in KINDS.values() for name in one.writer), *others]):
         try:
             import_module(name)
         except ModuleNotFoundError as error:

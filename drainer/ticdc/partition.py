@@ -425,8 +425,7 @@ class PartitionPump(FollowedPump):
                     continue
                 self._unread_s = math.inf
                 if counts or reader.at_end() or len(self._binlogs) >= self._backlog_max:
-                    self._error = None
-                    self._outage.over(pump=self._node_id)
+                    self._answers()
         finally:
             await asyncio.gather(opening, reading, return_exceptions=True)
             if opening.exception() is None:

@@ -109,7 +109,7 @@ def load() -> None:
         importlib.import_module(name)
     from drainer.sink.registry import import_writers
 
-    import_writers()
+    import_writers("drainer.ticdc.pull")
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])

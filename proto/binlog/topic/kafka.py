@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -45,6 +46,9 @@ class Record(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
+
+
+_record = partial(tuple.__new__, Record)  # half the time of Record(...)
 
 
 class PartitionReader:
@@ -92,11 +96,12 @@ class PartitionReader:
             error, place = message.error(), (message.topic(), message.partition())
             topic_partition = self._places.get(place)
             if topic_partition is None:
-                topic_partition = self._places[place] = KafkaPartition(place[0] or "", -1 if place[1] is None else place[1])
+                topic, number = place
+                topic_partition = self._places[place] = KafkaPartition(topic or "", -1 if number is None else number)
             if error is None:
                 if self.ended:
                     self.ended.pop(topic_partition, None)
-                found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
+                found.append(_record((topic_partition, message.offset(), message.key(), message.value())))
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.ended[topic_partition] = message.offset() or 0
             elif not error.retriable():

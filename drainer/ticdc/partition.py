@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 from binlog.cluster import tso
@@ -32,7 +32,7 @@ from drainer.protocol.event import DdlEvent, Event, ResolvedEvent
 from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import ROW
-from drainer.protocol.open.framing import unframe
+from drainer.protocol.open.framing import VERSION, unframe
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
@@ -170,15 +170,18 @@ def _others(events: Iterable[Event | None]) -> Iterator[Head]:
     return (event for event in events if isinstance(event, DdlEvent | ResolvedEvent))
 
 
-# Rows' messages as TiCDC and this project write them: the names of the table, commit_ts, and in Simple the version of
-# the schema. A value cannot be taken for a member, because quotes in it have a backslash.
+# Rows as TiCDC and this project write them: the names of the table, commit_ts, and in Simple the version of the schema.
+# A value cannot be taken for a member, because quotes in it have a backslash.
 _TEXT: Final = r'"[^"\\]*"'
 _KIND: Final = '"type":"(?:INSERT|UPDATE|DELETE)"'
 _ROW: Final = {
-    "canal": rf'\{{"id":[0-9]+,("database":{_TEXT},"table":{_TEXT}),"pkNames":(?:null|\[[^]]*\]),"isDdl":false,{_KIND},'
-    r'.*"_tidb":\{"commitTs":([0-9]{1,19})\}\}()\Z',
-    "simple": rf'\{{"version":1,("database":{_TEXT},"table":{_TEXT}),"tableID":[0-9]+,{_KIND},'
-    r'"commitTs":([0-9]{1,19}),"buildTs":[0-9]+,"schemaVersion":([0-9]+),',
+    "canal": rf'{{"id":[0-9]+,(?P<name>"database":{_TEXT},"table":{_TEXT}),"pkNames":(?:null|\[[^]]*\]),"isDdl":false,'
+    rf'{_KIND},.*"_tidb":{{"commitTs":(?P<ts>[0-9]{{1,19}})}}}}(?P<version>)\Z',
+    "simple": rf'{{"version":1,(?P<name>"database":{_TEXT},"table":{_TEXT}),"tableID":[0-9]+,{_KIND},'
+    r'"commitTs":(?P<ts>[0-9]{1,19}),"buildTs":[0-9]+,"schemaVersion":(?P<version>[0-9]+),',
+    # In the key of a message.
+    "open": rf'{{"ts":(?P<ts>[0-9]{{1,19}}),(?P<name>"scm":{_TEXT},"tbl":{_TEXT})(?:,"(?:rid|ptn)":-?[0-9]+)*,"t":1}}'
+    "(?P<version>)",
 }
 
 
@@ -205,12 +208,12 @@ class Message(NamedTuple):
 
 
 class MessageReader:
-    """Reads messages. Most rows are recognised by their first and last bytes, and not parsed."""
+    """Reads messages. Rows of tables that are known are recognised by their bytes, and not parsed."""
 
     def __init__(self, options: ProtocolOptions) -> None:
         """Raises ConfigError."""
-        self._heads, pattern = heads_of(options), _ROW.get(PROTOCOLS[options.protocol.lower()], r"\Z.")
-        self._row = re.compile(pattern.encode(), re.DOTALL)
+        self._heads, package = heads_of(options), PROTOCOLS[options.protocol.lower()]
+        self._row, self._is_open = re.compile(_ROW.get(package, r"\Z.").encode(), re.DOTALL), package == "open"
         self._tables: dict[Sequence[bytes], RowTable] = {}  # by the bytes that name it
 
     def read(self, records: Iterable[Record]) -> list[Rows | Message]:
@@ -219,24 +222,42 @@ class MessageReader:
         rows = Rows()
         row_of, tables = self._row.match, self._tables
         for record in records:
-            value = record.value or b""
-            size = len(record.key or b"") + len(value)
+            key, value = record.key or b"", record.value or b""
+            size = len(key) + len(value)
             row = row_of(value)
             if row is not None:
-                table = tables.get(row.group(1, 3))
+                table = tables.get(row.group("name", "version"))
                 if table is not None:
-                    rows.add(record.offset, size, int(row[2]), table)
+                    rows.add(record.offset, size, int(row["ts"]), table)
                     continue
+            seen = self._framed(key) if self._is_open else [row] if row is not None else []
+            names = [one.group("name", "version") for one in seen]
+            if names and tables.keys() >= {*names}:
+                for one, name in zip(seen, names, strict=True):
+                    rows.add(record.offset, size // len(names), int(one["ts"]), tables[name])
+                continue
             heads = self._parsed(record)
-            if not heads or not all(isinstance(head, RowHead) for head in heads):
+            row_heads = [head for head in heads if isinstance(head, RowHead)]
+            if not heads or len(row_heads) < len(heads):
                 found += [rows, Message(record.offset, size, heads)]
                 rows = Rows()
                 continue
-            for head in cast("list[RowHead]", heads):
+            for head in row_heads:
                 rows.add(record.offset, size // len(heads), *head)
-            if row is not None and (int(row[2]),) == tuple(head.commit_ts for head in cast("list[RowHead]", heads)):
-                tables[row.group(1, 3)] = head.of
+            if [int(one["ts"]) for one in seen] == [head.commit_ts for head in row_heads]:
+                tables |= zip(names, [head.of for head in row_heads], strict=True)
         return [*found, rows]
+
+    def _framed(self, key: bytes) -> list[re.Match[bytes]]:
+        """Return the rows in a key of Open Protocol; none if it has something else."""
+        found, at = list[re.Match[bytes]](), len(VERSION)
+        while at < len(key):
+            row = self._row.match(key, at + 8)
+            if row is None or row.end() - at - 8 != int.from_bytes(key[at : at + 8]):
+                return []
+            found.append(row)
+            at = row.end()
+        return found
 
     def _parsed(self, record: Record) -> list[Head]:
         try:

@@ -211,7 +211,7 @@ def test_rows_recognised_by_their_bytes_are_those_that_are_parsed(
     ]
     known = {head.of for _, head in wanted if isinstance(head, RowHead)}
     others = [offset for offset, head in wanted if not isinstance(head, RowHead)]
-    if options.protocol in ("canal-json", "simple") and options.encoding_format == "json":
+    if options.encoding_format == "json":
         quoted = [offset for offset, head in wanted if isinstance(head, RowHead) and '"' in head.of.table]
         assert len(parsed) <= len(known) + len({*others, *quoted}), "rows of known tables are not parsed"
 

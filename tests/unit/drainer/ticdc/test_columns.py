@@ -12,7 +12,7 @@ from binlog.errors import BinlogError
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.decode import view_of_table
@@ -241,7 +241,6 @@ def history(chance: random.Random) -> Iterator[tuple[int, Any]]:
 
 
 @given(st.integers(0, 1 << 30))
-@settings(max_examples=settings().max_examples // 2)
 def test_histories_of_rows_are_those_of_binlogs(seed: int) -> None:
     """Rows come before the resolved event of their ts, in any order; some come again, also behind it."""
     chance = random.Random(seed)

@@ -151,7 +151,6 @@ def cut(binlogs: Received, limits: BatchLimits, *, node_id: str, host: str, reso
 
 BACKLOG_MAX = 500_000
 RECONNECT_S = 1.0
-ANSWER_S = 1.0  # how long the first `mark` waits
 
 _log = get_logger(__name__)
 
@@ -162,10 +161,14 @@ class FollowedPump(ABC):
 
     extension = False
 
-    def __init__(self, node_id: str, host: str, *, name: str, backlog_max: int, silence_max_s: float) -> None:
-        """`name`: of the pump or of its topic, for errors."""
+    def __init__(
+        self, node_id: str, host: str, *, name: str, backlog_max: int, silence_max_s: float, answer_s: float = 0.0
+    ) -> None:
+        """`name`: of the pump or of its topic, for errors; `answer_s`: how long the first `mark` waits for an answer.
+        The first answer of a stream is one binlog, of which no batch should be made."""
         self._node_id, self._host, self._name = node_id, host, name
         self._silence_max_s = silence_max_s
+        self._answer_s = answer_s
         self._backlog_max = backlog_max
         self._binlogs = Backlog()
         self._resolved_ts = 0
@@ -197,7 +200,7 @@ class FollowedPump(ABC):
             self._answered.clear()
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(self._answer_s):
                     await self._answered.wait()
         self._known_after_ts = max(self._known_after_ts, after_ts)
         binlogs = self._binlogs.all()

@@ -57,6 +57,7 @@ BACKLOG_MAX: Final = 100_000
 CLOCKS_DIFFER_MAX_S: Final = 60.0
 # A table's schema is sent so long after it is due, at most.
 SCHEMA_LATE_S: Final = 30
+ANSWER_S: Final = 1.0
 _READ_S: Final = 0.1
 
 
@@ -380,7 +381,7 @@ class PartitionPump(FollowedPump):
         connect: Callable[[int], Snapshot] | None = None,
     ) -> None:
         name, host = str(partition), address.client.get("bootstrap.servers", "")
-        super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s)
+        super().__init__(name, host, name=name, backlog_max=BACKLOG_MAX, silence_max_s=silence_max_s, answer_s=ANSWER_S)
         self._partition, self._address, self._history = partition, address, history
         self._open_reader, self._to_end, self._connect = open_reader, to_end, connect
         self._messages = MessageReader(address.options)

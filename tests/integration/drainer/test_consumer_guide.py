@@ -194,7 +194,7 @@ def test_topic_and_partition_that_appear_are_read_from_their_beginning(
         read_up_to(30)
         kafka.grow(topic, 2)
         write(kafka, topic, resolved(40), [*rows((2, 20)), *resolved(40)])
-        read_up_to(40)
+        wait_until(lambda: (20, 2) in found, what="the new partition is read")
         another = kafka.topic(1, name=prefix)
         ddl = ENCODER.ddl(Ddl(15, 14, "db", "u", "CREATE TABLE u (id INT)", 3))
         write(kafka, another, [*ddl, *rows((3, 25)), *resolved(50)])

@@ -85,7 +85,7 @@ class Backlog:
 
     def extend(self, binlogs: Received) -> None:
         if len(binlogs):
-            self._arrays = [*self._whole(), binlogs]
+            self._whole().append(binlogs)
             self._count += len(binlogs)
 
     def all(self) -> Received:
@@ -195,6 +195,7 @@ class FollowedPump(ABC):
             self._binlogs = Backlog()
             self._known_after_ts = after_ts
             self._error = PumpUnavailable(f"{self._name}: read again from ts {after_ts}, nothing received yet")
+        self._known_after_ts = max(self._known_after_ts, after_ts)
         if self._task is None:
             self._resolved_ts = after_ts
             self._answered.clear()
@@ -202,7 +203,6 @@ class FollowedPump(ABC):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._answer_s):
                     await self._answered.wait()
-        self._known_after_ts = max(self._known_after_ts, after_ts)
         binlogs = self._binlogs.all()
         if len(binlogs) and binlogs["commit_ts"][0] <= after_ts:
             self._binlogs.keep(binlogs[np.searchsorted(binlogs["commit_ts"], np.uint64(after_ts), side="right") :])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import NodeRecord
+from binlog.errors import PumpUnavailable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.go_pump import ReceivedBinlog, cut, received
+from drainer.pumps.go_pump import Backlog, FollowedPump, ReceivedBinlog, cut, received
 from drainer.pumps.survey import counts, unchanged
 from drainer.pumps.watermark import BatchLimits, Counted, Stop, ranges_of, watermark_of
 from tests.unit.drainer.pumps.world import mark
@@ -117,6 +120,32 @@ def test_batch_holds_first_binlog_larger_than_its_limit() -> None:
 def test_batch_ends_before_ddl_or_newer_schema_version() -> None:
     assert ends(BatchLimits(0, stop_at_schema=True, schema_version=1)) == (29, Stop.DDL, 2, 200)
     assert ends(BatchLimits(0, stop_at_schema=True, schema_version=0)) == (9, Stop.SCHEMA, 0, 0)
+
+
+def test_backlog_of_many_small_parts_costs_no_more_than_their_sum() -> None:
+    """A part is what one resolved event made final."""
+    backlog, part, begun_s = Backlog(), received(BINLOGS[:1]), time.process_time()
+    for _ in range(100_000):
+        backlog.extend(part)
+    assert len(backlog.all()) == len(backlog) == 100_000
+    assert time.process_time() - begun_s < 3
+
+
+async def test_first_mark_that_is_cancelled_is_no_beginning_for_a_lower_position() -> None:
+    class Silent(FollowedPump):
+        async def _read(self) -> None:
+            await asyncio.sleep(60)
+
+    pump = Silent("a", "h:1", name="a", backlog_max=1, silence_max_s=60, answer_s=0.01)
+    asking = asyncio.create_task(pump.mark(after_ts=100, limits=BatchLimits(0)))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(PumpUnavailable):
+        await pump.mark(after_ts=50, limits=BatchLimits(0))
+    assert pump._resolved_ts == 50, "it is read from there"
+    await pump.close()
 
 
 # Correctness rule 8: which pumps count, and when the answers between two lists may be believed.

@@ -189,3 +189,38 @@ def test_offline_pump_with_new_mod_revision_restarts_survey() -> None:
     before = listed(7, state=State.OFFLINE)
     assert unchanged([before], [before], after_ts=0)
     assert not unchanged([before], [replace(before, mod_revision=9)], after_ts=0)
+
+
+def batch_of(binlogs: list[ReceivedBinlog], limits: BatchLimits) -> tuple[int, Stop, int, int]:
+    """Count, stop, stop_ts and stop_bytes, found by one binlog after another."""
+    count = size = 0
+    for one in binlogs:
+        if limits.stop_at_schema and (one.ddl or one.schema_version > limits.schema_version):
+            return count, Stop.DDL if one.ddl else Stop.SCHEMA, one.commit_ts, 0
+        if not one.ddl and 0 < limits.large_bytes_min < one.size:
+            return count, Stop.LARGE, one.commit_ts, one.size
+        if count and (0 < limits.batch_bytes_max < size + one.size or 0 < limits.batch_count_max <= count):
+            return count, Stop.LIMIT, 0, 0
+        count, size = count + 1, size + one.size
+    return count, Stop.RESOLVED, 0, 0
+
+
+received_binlogs = st.tuples(
+    st.integers(1, 20), st.integers(0, 5), st.sampled_from([False, False, True]), st.integers(0, 2)
+).map(lambda one: ReceivedBinlog(*one))
+some_limits = st.builds(
+    BatchLimits, st.integers(0, 12), st.integers(0, 5), st.booleans(), st.integers(0, 2), st.integers(0, 5)
+)
+
+
+@given(st.lists(received_binlogs, max_size=12), some_limits)
+def test_batch_ends_where_one_binlog_after_another_would_end_it(
+    found: list[ReceivedBinlog], limits: BatchLimits
+) -> None:
+    found.sort(key=lambda one: one.commit_ts)
+    answer = cut(received(found), limits, node_id="", host="", resolved_ts=99)
+    count, stop, stop_ts, stop_bytes = batch_of(found, limits)
+    assert (answer.batch_count, answer.stop, answer.stop_ts, answer.stop_bytes) == (count, stop, stop_ts, stop_bytes)
+    last_ts = found[count - 1].commit_ts if count else 0
+    assert answer.end_ts == (stop_ts - 1 if stop_ts else last_ts if stop is Stop.LIMIT else 99)
+    assert (answer.last_ts, answer.batch_bytes) == (last_ts, sum(one.size for one in found[:count]))

@@ -128,9 +128,9 @@ class SegmentCutter(PayloadCollector):
 
     @property
     def changes_decoder(self) -> ColumnDecoder | None:
-        """The decoder with which the rows for `add_changes` must be decoded. None: only binlogs can be added, because
-        this part needs to know which rows belong to one transaction, or which transactions the opposite drainer
-        wrote."""
+        """The decoder that must have decoded the rows passed to `add_changes`. None: rows can be added only as binlogs,
+        because the part needs to know which rows belong to one transaction, or, with loopback-control, which
+        transactions the drainer of the opposite direction wrote."""
         return self._decoder.columns if self._decoder.keys is None and self._decoder.view.marks is None else None
 
     def add_changes(self, changes: Sequence[Changes], size: int) -> None:

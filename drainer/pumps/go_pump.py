@@ -64,12 +64,13 @@ Received = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 def received(binlogs: Iterable[ReceivedBinlog]) -> Received:
-    """Return these binlogs as an array."""
+    """Convert binlogs to an array that has one row for each of them."""
     return np.array(list(binlogs), RECEIVED)
 
 
 class Backlog:
-    """Binlogs that were received, in the order in which they were added."""
+    """Metadata of binlogs that were received and not yet removed by `keep`, in the order in which they were added. An
+    array for most of them, because a backlog may have 500,000."""
 
     def __init__(self) -> None:
         self._arrays: list[Received] = []
@@ -108,7 +109,8 @@ class Backlog:
 
 
 def cut(binlogs: Received, limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
-    """The PumpMark of a batch of these binlogs, ascending by commit_ts, under `limits`."""
+    """Return where the next batch of a pump ends, and why, as a PumpMark. `binlogs`: those above the position that the
+    pump has resolved, ascending by commit_ts; `limits`: of the batch."""
     is_ddl, sizes = binlogs["ddl"], np.cumsum(binlogs["size"])
     at = len(binlogs)
     stop, stop_ts, end_ts, stop_bytes = Stop.RESOLVED, 0, resolved_ts, 0
@@ -164,8 +166,9 @@ class FollowedPump(ABC):
     def __init__(
         self, node_id: str, host: str, *, name: str, backlog_max: int, silence_max_s: float, answer_s: float = 0.0
     ) -> None:
-        """`name`: of the pump or of its topic, for errors; `answer_s`: how long the first `mark` waits for an answer.
-        The first answer of a stream is one binlog, of which no batch should be made."""
+        """`name`: the pump or its topic, as error messages name it; `answer_s`: how many seconds the first `mark` waits
+        until binlogs were received or receiving has failed. 0, for streams: their first binlog comes alone, and a
+        batch of one binlog is not worth its cost."""
         self._node_id, self._host, self._name = node_id, host, name
         self._silence_max_s = silence_max_s
         self._answer_s = answer_s
@@ -174,7 +177,7 @@ class FollowedPump(ABC):
         self._resolved_ts = 0
         self._known_after_ts = 0
         self._room = asyncio.Event()
-        self._answered = asyncio.Event()  # something was received, or following failed
+        self._has_result = asyncio.Event()  # binlogs were received, or receiving has failed
         self._task: asyncio.Task[None] | None = None
         self.interrupted = False
         self._error: BinlogError | None = PumpUnavailable(f"{name}: nothing received yet")
@@ -198,11 +201,11 @@ class FollowedPump(ABC):
         self._known_after_ts = max(self._known_after_ts, after_ts)
         if self._task is None:
             self._resolved_ts = after_ts
-            self._answered.clear()
+            self._has_result.clear()
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._answer_s):
-                    await self._answered.wait()
+                    await self._has_result.wait()
         binlogs = self._binlogs.all()
         if len(binlogs) and binlogs["commit_ts"][0] <= after_ts:
             self._binlogs.keep(binlogs[np.searchsorted(binlogs["commit_ts"], np.uint64(after_ts), side="right") :])
@@ -249,14 +252,14 @@ class FollowedPump(ABC):
             except BinlogError as error:
                 self._error = error
             self._outage.failed(pump=self._node_id, error=str(self._error))
-            self._answered.set()
+            self._has_result.set()
             await asyncio.sleep(RECONNECT_S)
 
-    def _answers(self) -> None:
-        """Note that what was received up to now is an answer."""
+    def _clear_error(self) -> None:
+        """Let `mark` return what was received, instead of raising the last error."""
         self._error = None
         self._outage.over(pump=self._node_id)
-        self._answered.set()
+        self._has_result.set()
 
     async def _has_room(self) -> bool:
         """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
@@ -339,7 +342,7 @@ class GoPump(FollowedPump):
         try:
             while len(self._binlogs) < self._backlog_max or await self._has_room():
                 self._take(await self._next(stream))
-                self._answers()
+                self._clear_error()
         except (grpc.aio.AioRpcError, BinlogError):
             self.interrupted = True
             raise

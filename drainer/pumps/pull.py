@@ -58,8 +58,9 @@ def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Ite
 def folded(
     part: PumpRange, builder: object, add: AddBinlogs, *, cluster_id: int, security: Security
 ) -> Iterator[Counted]:
-    """Add the binlogs of a range to the `builder` of a task's part (ReadOrder.builder), with `add` or, from another
-    source than pumps, as columns. Yield their number. Raises as `pull_binlogs`."""
+    """Read the rows and DDLs of a range into `builder`, which collects what one task has read (ReadOrder.builder). From
+    pumps, binlogs are passed to `add`; TiCDC's topics may add decoded columns instead. Yield how many rows and DDLs,
+    and how many bytes, each step has added. Raises as `pull_binlogs`."""
     if part.topic is not None and not isinstance(part.topic, Topic):
         yield from part.topic.fold(builder, add, part.after_ts, part.until_ts)
         return

@@ -211,7 +211,7 @@ class TopicPump(FollowedPump):
                 self._last_error, self._at_end = reader.last_error, reader.at_end
                 # Before its end is seen, its resolved ts would be an end for until-now.
                 if reader.at_end or len(self._binlogs) >= self._backlog_max:
-                    self._answers()
+                    self._clear_error()
                 if not values:
                     await asyncio.sleep(POLL_S)
         finally:

@@ -79,7 +79,7 @@ class Topic:
     client: tuple[tuple[str, str], ...] = field(repr=False)
 
 
-# Adds binlogs, of so many bytes together, to a task's part.
+# Adds serialized binlogs to what a task has read; the second argument is their total size in bytes.
 AddBinlogs = Callable[[list[bytes], int], None]
 
 
@@ -91,8 +91,9 @@ class OtherSource(Protocol):
         ...
 
     def fold(self, builder: Any, add: AddBinlogs, after_ts: int, until_ts: int) -> Iterator[Counted]:
-        """Add the same to the `builder` of a task's part (ReadOrder.builder), with `add` or as columns. Yield their
-        number. Raises BinlogError."""
+        """Read the same range into `builder`, which collects what one task has read (ReadOrder.builder): pass binlogs
+        to `add`, or add decoded columns to `builder` itself. Yield how many rows and DDLs, and how many bytes, each
+        step has added. Raises BinlogError."""
         ...
 
 

@@ -28,8 +28,8 @@ _log = get_logger(__name__)
 
 
 class RelocatedRows:
-    """Computes the partitions of rows that were written before a DDL on the partitions of their table, and commit after
-    it."""
+    """Computes the partitions of rows of one table that a transaction wrote before a DDL changed the table's partitions
+    and committed after it."""
 
     def __init__(self, table_id: int, relocation: Relocation) -> None:
         self._table_id = table_id

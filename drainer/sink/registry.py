@@ -136,8 +136,8 @@ def consumer_replayer(text: str, zone: str = "UTC") -> Replayer:
 
 
 def import_writers(*others: str) -> None:
-    """For a worker, before it forks: import the writers of all kinds, and other modules, whose libraries are
-    installed."""
+    """Import the writers of all kinds of destinations, and the modules `others`, before worker processes are forked. A
+    module is skipped if a library that it needs is not installed."""
     for name in dict.fromkeys([*(name for one in KINDS.values() for name in one.writer), *others]):
         try:
             import_module(name)

@@ -47,7 +47,8 @@ _Cells = dict[str, Any]  # by column; each as the message has it
 
 
 class NotPlain(Exception):
-    """Rows that must be read as binlogs: their table has no key, a column is missing, or a value is invalid."""
+    """Rows cannot be converted from messages to columns directly and must be converted to binlogs first: their table
+    has no key, a column is missing, or a value is invalid."""
 
 
 # What invalid cells and tables raise while arrays are made of them.
@@ -170,17 +171,19 @@ class PlainRows:
             of_name = np.array(numbers)
             for table, its in self._tables.stretches(schema, name, commit_ts[of_name]):
                 at = of_name[its]
+                if table is None:
+                    raise NotPlain
                 codec = self._codec(table, int(commit_ts[at[0]]))
-                if table is None or codec is None or kind in codec.ignored_kinds:
+                if codec is None or kind in codec.ignored_kinds:
                     continue
                 old, new = self._images(codec, self._encoder_of(table), [rows[number] for number in at.tolist()])
                 start_ts = rank[at].astype(np.uint64) << np.uint64(RANK_BITS)
                 found += by_rules(Changes(codec, kind, commit_ts[at], start_ts, rank[at], order[at], old, new))
         return found
 
-    def _codec(self, table: NamedTable | None, commit_ts: int) -> Codec | None:
-        """Return the codec of a table's rows; None: they are left out. Raises NotPlain."""
-        if table is None or not self._encoder_of(table).is_keyed:
+    def _codec(self, table: NamedTable, commit_ts: int) -> Codec | None:
+        """Return the codec that decodes the rows of a table; None: its rows are skipped. Raises NotPlain."""
+        if not self._encoder_of(table).is_keyed:
             raise NotPlain
         decoder, (table_id, version, _) = self._decoder.decoder, table
         codec = decoder.codec(table_id, version, commit_ts)

@@ -57,6 +57,7 @@ BACKLOG_MAX: Final = 100_000
 CLOCKS_DIFFER_MAX_S: Final = 60.0
 # A table's schema is sent so long after it is due, at most.
 SCHEMA_LATE_S: Final = 30
+# How long the first `mark` waits: the first read of a partition takes some 0.1 s.
 ANSWER_S: Final = 1.0
 _READ_S: Final = 0.1
 
@@ -64,7 +65,8 @@ _READ_S: Final = 0.1
 # Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
 # a row's table. Rows are decoded by the tasks that apply them. Pure.
 class RowTable(NamedTuple):
-    """The table of a row. `version`: of its schema, in Simple."""
+    """Database and name of the table that a row's message names. `version`: the schema version that messages of the
+    protocol Simple name, too; 0 in other protocols."""
 
     schema: str
     table: str
@@ -72,14 +74,15 @@ class RowTable(NamedTuple):
 
 
 class RowHead(NamedTuple):
-    """A row without its columns."""
+    """The commit_ts and the table of a row; its column values are not read here."""
 
     commit_ts: int
     of: RowTable
 
 
 class SchemaHead(NamedTuple):
-    """A message of Simple with the schemas of tables. A DDL's message gives this and then a DdlEvent."""
+    """A message of the protocol Simple that has table schemas: a bootstrap or a DDL message. A DDL message is returned
+    as a SchemaHead and a DdlEvent behind it."""
 
     message: Reader
 
@@ -447,7 +450,7 @@ class PartitionPump(FollowedPump):
                     continue
                 self._unread_s = math.inf
                 if counts or reader.at_end() or len(self._binlogs) >= self._backlog_max:
-                    self._answers()
+                    self._clear_error()
         finally:
             await asyncio.gather(opening, reading, return_exceptions=True)
             if opening.exception() is None:

@@ -355,7 +355,11 @@ class Service:
         context.under_way.shut()
         if not await context.under_way.ended(wait_s):
             cancelled = context.under_way.cancel()
-            log.warning("service closed with open transactions", under_way=len(context.under_way), cancelled=cancelled)
+            log.warning(
+                "service closed before all transactions and DDL statements had ended",
+                still_running=len(context.under_way),
+                cancelled=cancelled,
+            )
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])

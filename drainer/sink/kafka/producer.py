@@ -279,10 +279,12 @@ class Producer:
     def _first_alone(
         self, at: tuple[str, int], chunks: Iterable[tuple[list[dict[str, Any]], int]], deadline: RetryDeadline
     ) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Yield these chunks, the first message of this producer to a partition alone, and the next ones when it is
-        acknowledged. Otherwise it may be lost: a broker that is about to become the leader refuses it and then accepts
-        a later batch, because a broker that does not know a producer accepts any sequence (KAFKA-15591; 4.5 no longer
-        does in an empty partition). The library then takes the refused batch for acknowledged."""
+        """Yield the chunks of messages to send to partition `at`. The first message that this producer sends to the
+        partition is a chunk of its own, and the next chunk is yielded only when brokers have acknowledged it.
+        Otherwise the first message may be lost: a broker that is about to become the partition's leader refuses it and
+        accepts a later batch, because it accepts any sequence number of a producer that it does not know (KAFKA-15591;
+        Kafka 4.5 no longer does in an empty partition). The client library then counts the refused batch as
+        acknowledged. Raises as `flush`."""
         for given, size in chunks:
             if at not in self._sent:
                 self._ask_for(*at)

@@ -8,6 +8,7 @@ A row that comes twice is two equal changes of its key here, which the fold make
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -26,9 +27,8 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Value
 from drainer.protocol.json_read import loads
 from drainer.protocol.open.decoder import STRINGS, value_of_code
-from drainer.protocol.open.encoder import ROW
-from drainer.protocol.open.framing import unframe
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.open.framing import LENGTH_BYTES, row_keys
+from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS
 from drainer.protocol.simple.decoder import VERSION
 from drainer.protocol.simple.decoder import value_of as simple_value_of
@@ -69,6 +69,8 @@ class PlainRow(NamedTuple):
     new: _Cells | None
 
 
+plain_row = partial(tuple.__new__, PlainRow)  # half the time of PlainRow(...)
+
 # From a message's key and value. None: it has something else than plain rows.
 PlainReader = Callable[[bytes | None, bytes | None], Sequence[PlainRow] | None]
 
@@ -107,7 +109,7 @@ def _canal(message: _Cells) -> Sequence[PlainRow] | None:
         (old,) = message["old"]
     elif kind is Kind.DELETE:
         old, new = new, None
-    return (PlainRow(kind, message["_tidb"]["commitTs"], message["database"], message["table"], old, new),)
+    return (plain_row((kind, message["_tidb"]["commitTs"], message["database"], message["table"], old, new)),)
 
 
 def _simple(message: _Cells) -> Sequence[PlainRow] | None:
@@ -116,22 +118,22 @@ def _simple(message: _Cells) -> Sequence[PlainRow] | None:
         return None
     old = None if kind is Kind.INSERT else message["old"]
     new = None if kind is Kind.DELETE else message["data"]
-    return (PlainRow(kind, message["commitTs"], message["database"], message["table"], old, new),)
+    return (plain_row((kind, message["commitTs"], message["database"], message["table"], old, new)),)
 
 
-def _open(key: bytes | None, value: bytes | None, how: Any) -> Sequence[PlainRow] | None:
-    found = []
-    for its_key, its_value in unframe(key, value):
-        head = loads(its_key)
-        if head["t"] != ROW or head.get("ohk") or head.get("ccl"):
-            return None
-        body = loads(decompress(its_value, how))
-        new, old, deleted = (body.get(name) for name in "upd")
+def _open(key: bytes | None, value: bytes | None, how: Compression) -> Sequence[PlainRow] | None:
+    found, at, data = [], 0, value or b""
+    for row in row_keys(key or b""):
+        begin = at + LENGTH_BYTES
+        at = begin + int.from_bytes(data[at:begin], "big")
+        body = loads(decompress(data[begin:at], how))
+        new, old, deleted = body.get("u"), body.get("p"), body.get("d")
         if bool(new) == bool(deleted) or (old is not None and not (old and new)):
             return None
         kind = Kind.DELETE if deleted else Kind.INSERT if old is None else Kind.UPDATE
-        found.append(PlainRow(kind, head["ts"], head["scm"], head["tbl"], deleted or old, new))
-    return found
+        ts, schema, table = row.group("ts", "schema", "table")
+        found.append(plain_row((kind, int(ts), schema.decode(), table.decode(), deleted or old, new)))
+    return found if at == len(data) else None
 
 
 class PlainRows:

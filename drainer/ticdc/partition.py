@@ -32,7 +32,7 @@ from drainer.protocol.event import DdlEvent, Event, ResolvedEvent
 from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import ROW
-from drainer.protocol.open.framing import VERSION, unframe
+from drainer.protocol.open.framing import row_key, row_keys, unframe
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
@@ -183,14 +183,12 @@ _ROW: Final = {
     rf'{_KIND},.*"_tidb":{{"commitTs":(?P<ts>[0-9]{{1,19}})}}}}(?P<version>)\Z',
     "simple": rf'{{"version":1,(?P<name>"database":{_TEXT},"table":{_TEXT}),"tableID":[0-9]+,{_KIND},'
     r'"commitTs":(?P<ts>[0-9]{1,19}),"buildTs":[0-9]+,"schemaVersion":(?P<version>[0-9]+),',
-    # In the key of a message.
-    "open": rf'{{"ts":(?P<ts>[0-9]{{1,19}}),(?P<name>"scm":{_TEXT},"tbl":{_TEXT})(?:,"(?:rid|ptn)":-?[0-9]+)*,"t":1}}'
-    "(?P<version>)",
 }
 
 
 class Rows:
-    """Rows of consecutive messages: offset and bytes of the message of each, its commit_ts and its table."""
+    """Rows of consecutive messages: offset and bytes of the message of each, its commit_ts and its table. Lists of
+    numbers, because a tuple for each row would be an object of which Python's garbage collector keeps track."""
 
     def __init__(self) -> None:
         self.offsets, self.sizes = list[int](), list[int]()
@@ -218,27 +216,26 @@ class MessageReader:
         """Raises ConfigError."""
         self._heads, package = heads_of(options), PROTOCOLS[options.protocol.lower()]
         self._row, self._is_open = re.compile(_ROW.get(package, r"\Z.").encode(), re.DOTALL), package == "open"
-        self._tables: dict[Sequence[bytes], RowTable] = {}  # by the bytes that name it
+        self._groups = ("name", "version") if package == "simple" else ("name",)
+        self._tables: dict[object, RowTable] = {}  # by the bytes that name it
 
     def read(self, records: Iterable[Record]) -> list[Rows | Message]:
         """Return what the messages of a partition have, in their order. Raises MessageError."""
         found: list[Rows | Message] = []
         rows = Rows()
-        row_of, tables = self._row.match, self._tables
+        groups, row_of, known, is_open = self._groups, self._row.match, self._tables.get, self._is_open
         for record in records:
             key, value = record.key or b"", record.value or b""
-            size = len(key) + len(value)
-            row = row_of(value)
-            if row is not None:
-                table = tables.get(row.group("name", "version"))
-                if table is not None:
-                    rows.add(record.offset, size, int(row["ts"]), table)
-                    continue
-            seen = self._framed(key) if self._is_open else [row] if row is not None else []
-            names = [one.group("name", "version") for one in seen]
-            if names and tables.keys() >= {*names}:
-                for one, name in zip(seen, names, strict=True):
-                    rows.add(record.offset, size // len(names), int(one["ts"]), tables[name])
+            size, row = len(key) + len(value), row_of(value) if not is_open else row_key(key)
+            table = known(row.group(*groups)) if row is not None else None
+            if row is not None and table is not None:  # nearly always
+                rows.add(record.offset, size, int(row["ts"]), table)
+                continue
+            seen = row_keys(key) if is_open else [row] if row is not None else []
+            tables = [known(one.group(*groups)) for one in seen]
+            if seen and None not in tables:
+                for one, table in zip(seen, tables, strict=True):
+                    rows.add(record.offset, size // len(seen), int(one["ts"]), table)
                 continue
             heads = self._parsed(record)
             row_heads = [head for head in heads if isinstance(head, RowHead)]
@@ -249,19 +246,8 @@ class MessageReader:
             for head in row_heads:
                 rows.add(record.offset, size // len(heads), *head)
             if [int(one["ts"]) for one in seen] == [head.commit_ts for head in row_heads]:
-                tables |= zip(names, [head.of for head in row_heads], strict=True)
+                self._tables |= zip([one.group(*groups) for one in seen], [head.of for head in row_heads], strict=True)
         return [*found, rows]
-
-    def _framed(self, key: bytes) -> list[re.Match[bytes]]:
-        """Return the rows in a key of Open Protocol; none if it has something else."""
-        found, at = list[re.Match[bytes]](), len(VERSION)
-        while at < len(key):
-            row = self._row.match(key, at + 8)
-            if row is None or row.end() - at - 8 != int.from_bytes(key[at : at + 8]):
-                return []
-            found.append(row)
-            at = row.end()
-        return found
 
     def _parsed(self, record: Record) -> list[Head]:
         try:

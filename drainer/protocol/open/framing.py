@@ -3,6 +3,7 @@ holds the value of each event. A length of eight bytes is in front of each."""
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ from drainer.protocol.errors import MessageError
 VERSION: Final = (1).to_bytes(8, "big")
 _LENGTH: Final = struct.Struct(">Q")
 _length = _LENGTH.pack
+LENGTH_BYTES: Final = _LENGTH.size
+# The key of a row, as TiCDC and this project write it. Names with a backslash have escapes, and are left to the parser.
+_ROW_KEY: Final = re.compile(
+    rb'{"ts":(?P<ts>[0-9]{1,19}),(?P<name>"scm":"(?P<schema>[^"\\\\]*)","tbl":"(?P<table>[^"\\\\]*)")'
+    rb'(?:,"(?:rid|ptn)":-?[0-9]+)*,"t":1}'
+)
 
 
 def frame(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterator[Message]:
@@ -69,6 +76,26 @@ def unframe(key: bytes | None, value: bytes | None) -> list[tuple[bytes, bytes]]
     if len(keys) != len(values):
         raise MessageError(f"open-protocol: {len(keys)} keys and {len(values)} values in one message")
     return list(zip(keys, values, strict=True))
+
+
+def row_key(key: bytes) -> re.Match[bytes] | None:
+    """Return the key of the row that a message's key has, recognised by its bytes: `ts`, `schema`, `table`, and as
+    `name` the bytes with both names. None if there are more rows, or something else."""
+    row = _ROW_KEY.match(key, 16)
+    return row if row is not None and key[:16] == VERSION + _length(row.end() - 16) and row.end() == len(key) else None
+
+
+def row_keys(key: bytes) -> list[re.Match[bytes]]:
+    """Return the key of each row, as `row_key` does. None if the message has something else than rows."""
+    found, at = list[re.Match[bytes]](), len(VERSION)
+    while at < len(key):
+        begin = at + LENGTH_BYTES
+        row = _ROW_KEY.match(key, begin)
+        if row is None or row.end() - begin != int.from_bytes(key[at:begin], "big"):
+            return []
+        found.append(row)
+        at = row.end()
+    return found if key[:8] == VERSION else []
 
 
 def _parts(data: bytes, at: int, what: str) -> list[bytes]:

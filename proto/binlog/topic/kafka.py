@@ -20,7 +20,9 @@ STORED_S = 30.0  # how long brokers may take to store what was sent
 MESSAGES_MAX = 64  # that one read returns
 AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
 
-_READING = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": AHEAD_KBYTES}
+# Once it is so far ahead, the client would wait for a second before it fetches again.
+_AHEAD = {"queued.max.messages.kbytes": AHEAD_KBYTES, "fetch.queue.backoff.ms": 10}
+_READING = {"fetch.wait.max.ms": 100}
 # A message that is refused or too late must not be passed over by later ones: what lies behind it would count as all.
 _GAPLESS = {"enable.gapless.guarantee": True, "message.timeout.ms": 0}
 _WRITING = {"enable.idempotence": True, "acks": "all", **_GAPLESS, "linger.ms": 5}
@@ -74,7 +76,7 @@ class PartitionReader:
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
         more = {} if logger is None else {"logger": logger}
-        self.client = Consumer({**silent, **settings, **fixed}, **more)
+        self.client = Consumer({**silent, **_AHEAD, **settings, **fixed}, **more)
 
     def _note(self, error: KafkaError) -> None:
         self.last_error = _text(error)

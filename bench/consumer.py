@@ -35,9 +35,9 @@ PARTITIONS = 3
 RESOLVED_EVERY = 1000
 
 
-def fill(broker: Broker, topic: str, protocol: str, rows: int) -> int:
-    """Write inserts into bench.sbtest. Return the number of messages."""
-    encoder = make_encoder(ProtocolOptions(protocol, enable_tidb_extension=True, max_batch_size=1))
+def fill(broker: Broker, topic: str, protocol: str, rows: int, **more: int) -> int:
+    """Write inserts into bench.sbtest; `more`: options of the protocol. Return the number of messages."""
+    encoder = make_encoder(ProtocolOptions(protocol, enable_tidb_extension=True, **more))
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
     changes = changes_of(replace(SBTEST, name="sbtest"), sbtest_row, rows, Kind.INSERT, "bench")
     compiled, count = encoder.table(changes.table, topic), 0
@@ -106,7 +106,7 @@ def main() -> None:
     with running_kafka() as broker:
         for protocol in given.protocol or PROTOCOLS:
             topic = broker.topic(PARTITIONS)
-            messages = fill(broker, topic, protocol, rows)
+            messages = fill(broker, topic, protocol, rows, max_batch_size=1)
             client = f"{protocol}, the client alone"
             loads = f"{protocol}, with json.loads"
             report.add(client, best_per_s(rows, lambda t=topic, m=messages: read_alone(broker, t, m, len)), "rows/s")  # type: ignore[misc]

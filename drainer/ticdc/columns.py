@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -162,8 +163,10 @@ class PlainRows:
         groups: dict[tuple[str, str, Kind], list[int]] = {}
         for number, (kind, _, schema, name, _, _) in enumerate(rows):
             groups.setdefault((schema, name, kind), []).append(number)
-        commit_ts = np.array([row.commit_ts for row in rows], np.uint64)
-        rank = np.array([_RANK_OF[row.kind] for row in rows], np.int64)
+        commit_ts = np.array([*map(itemgetter(1), rows)], np.uint64)
+        rank = np.empty(len(rows), np.int64)
+        for (_, _, kind), numbers in groups.items():
+            rank[numbers] = _RANK_OF[kind]
         order = np.empty(len(rows), np.int64)
         order[np.lexsort((rank, commit_ts))] = np.arange(len(rows))
         found: list[Changes] = []
@@ -227,9 +230,9 @@ class PlainRows:
     def _array(self, cells: Sequence[Any], cast: Callable[[object], Any], of: ColumnType) -> Any:
         kind, values = of.kind, cells
         if self._package == "open":
-            values = [cell["v"] for cell in cells]
+            values = [*map(itemgetter("v"), cells)]
             code, flags = cells[0]["t"], cells[0].get("f", 0)
-            if any(cell["t"] != code or cell.get("f", 0) != flags for cell in cells):
+            if {*map(itemgetter("t"), cells)} != {code} or {cell.get("f", 0) for cell in cells} != {flags}:
                 raise NotPlain
             value_of: Callable[[Any], Value] = lambda value: value_of_code(code, flags, value, False)  # noqa: E731
             is_text = code in STRINGS and not flags & ColumnFlag.BINARY  # that of binary strings is quoted

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC
-from itertools import chain, dropwhile, islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -160,39 +160,42 @@ class _Translation:
     ) -> Generator[Counted, None, tuple[Iterable[Record], int]]:
         """Add rows as columns as long as they are plain. Return the records that are left, and the ts up to which
         everything was added."""
-        held: list[tuple[Record, list[PlainRow]]] = []
+        held, waiting = list[Record](), list[Sequence[PlainRow]]()  # records; of each, the rows that are to be added
         added_ts = done_ts = max(self._wanted.resolved_ts, self._after_ts)
-        held_bytes = 0
+        begin = held_bytes = 0  # of what came since the last event; of all
         for record in chain(records, [None]):
             rows = plain(record.key, record.value) if record is not None else None
+            if record is not None:
+                held.append(record)
+                waiting.append(rows or ())
+                held_bytes += len(record.value or b"")
+            if rows is not None:
+                continue
+            waiting[begin:] = _between(waiting[begin:], done_ts, self._until_ts)
+            begin = len(held)
+            for event in self._events(record) if record is not None else ():
+                if isinstance(event, ResolvedEvent):
+                    done_ts = max(done_ts, event.commit_ts - 1)
+                elif isinstance(event, RowEvent) or (
+                    isinstance(event, DdlEvent) and event.query and self._is_wanted(event, done_ts)
+                ):
+                    return chain(held, records), added_ts
             if record is None:
                 done_ts = self._until_ts  # the event that says so is behind the range
-            elif rows is not None:
-                held.append((record, [row for row in rows if done_ts < row.commit_ts <= self._until_ts]))
-                held_bytes += len(record.value or b"")
+            elif done_ts < self._until_ts and held_bytes < self._together_bytes:
                 continue
-            else:
-                held.append((record, []))
-                for event in self._events(record):
-                    if isinstance(event, ResolvedEvent):
-                        done_ts = max(done_ts, event.commit_ts - 1)
-                    elif isinstance(event, RowEvent) or (
-                        isinstance(event, DdlEvent) and event.query and self._is_wanted(event, done_ts)
-                    ):
-                        return chain((one for one, _ in held), records), added_ts
-                if done_ts < self._until_ts and held_bytes < self._together_bytes:
-                    continue
-            due = [row for _, rows in held for row in rows if row.commit_ts <= done_ts]
-            size = sum(len(one.value or b"") for one, rows in held if rows and rows[0].commit_ts <= done_ts)
+            due = _between(waiting, added_ts, done_ts)
+            size = sum(len(one.value or b"") for one, rows in zip(held, due, strict=True) if rows)
             try:
-                builder.add_changes(maker.changes(due), size)
+                builder.add_changes(maker.changes([*chain.from_iterable(due)]), size)
             except (NotPlain, DecodeError, SchemaError, pa.ArrowException):
-                return chain((one for one, _ in held), records), added_ts
-            yield Counted(len(due), size)
-            later = [(one, [row for row in rows if row.commit_ts > done_ts]) for one, rows in held]
-            # What is between them stays, because rows of other ts end a stretch of equal ones (Repeats).
-            held = [*dropwhile(lambda one: not one[1], later)]
-            added_ts, held_bytes = done_ts, sum(len(one.value or b"") for one, _ in held)
+                return chain(held, records), added_ts
+            yield Counted(sum(map(len, due)), size)
+            waiting = _between(waiting, done_ts, self._until_ts)
+            # What is between the rest stays, because rows of other ts end a stretch of equal ones (Repeats).
+            first = next((at for at, rows in enumerate(waiting) if rows), len(held))
+            held, waiting = held[first:], waiting[first:]
+            added_ts, begin, held_bytes = done_ts, len(held), sum(len(one.value or b"") for one in held)
             if done_ts >= self._until_ts:
                 break
         return (), self._until_ts
@@ -276,3 +279,11 @@ class _Translation:
                 f"message, and its values are at {event.claim}: claim-check-storage-uri in the address says where"
             )
         return claimed_row(event, self._decoder, self._store, raw_value=self._raw)
+
+
+def _between(rows_of: list[Sequence[PlainRow]], after_ts: int, until_ts: int) -> list[Sequence[PlainRow]]:
+    """Return of each record's rows those in (after_ts, until_ts]."""
+    commit_ts = [row.commit_ts for rows in rows_of for row in rows]
+    if not commit_ts or (after_ts < min(commit_ts) and max(commit_ts) <= until_ts):  # nearly always
+        return rows_of
+    return [[row for row in rows if after_ts < row.commit_ts <= until_ts] for rows in rows_of]

@@ -11,8 +11,10 @@ from drainer.protocol.open.framing import VERSION
 
 
 def message(events: Iterable[tuple[object, object]]) -> tuple[bytes, bytes]:
-    """The message of some events, each a key and a value; None: no value."""
-    parts = [[b"" if one is None else json.dumps(one).encode() for one in event] for event in events]
+    """The message of some events, each a key and a value, without spaces, as TiCDC writes them; None: no value."""
+    parts = [
+        [b"" if one is None else json.dumps(one, separators=(",", ":")).encode() for one in event] for event in events
+    ]
     keys, values = (b"".join(len(part[at]).to_bytes(8, "big") + part[at] for part in parts) for at in (0, 1))
     return VERSION + keys, values
 

@@ -2,11 +2,9 @@
 
 Use without the drainer's service:
 
-    decoder = ColumnDecoder(view)                        # a SchemaView of the tables
+    decoder = ColumnDecoder(view)                        # a drainer.schema.view.SchemaView of the tables
     for changes in decoder.decode(scan_all(payloads).rows):
         changes.shape, changes.kind, changes.commit_ts, changes.old, changes.new
-
-`SchemaView` is in drainer.schema.view; `view_of_table` makes one from a single TableInfo.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from binlog.errors import DecodeError
-from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
@@ -29,7 +26,7 @@ from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.decode import Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.text import shown_as
-from drainer.schema.view import SchemaView, TableVersions
+from drainer.schema.view import SchemaView
 
 # Fewer rows of one kind than this are decoded one by one, at some 4 µs each: decoding them together takes a millisecond
 # or more for each kind, however few there are (python -m bench.columns).
@@ -76,11 +73,6 @@ class Changes:
 
         stamps = {name: getattr(self, name)[chosen] for name in ("commit_ts", "start_ts", "sequence", "order")}
         return replace(self, old=some(self.old), new=some(self.new), **stamps)
-
-
-def view_of_table(info: TableInfo, schema: str) -> SchemaView:
-    """Return a view of one table that has not changed since schema version 1."""
-    return SchemaView({info.id: TableVersions(schema, 1, (1,), (info,))}, {}, 0, 1 << 62, None)
 
 
 class ColumnDecoder:

@@ -1,6 +1,6 @@
 """All code that uses Spark: the data source "binlog", the session, and the distributed application of a batch.
 
-`register(spark)` makes `spark.readStream.format("binlog")` known; see source/data_source.py for options and columns.
+`register(spark)` makes `spark.readStream.format("binlog")` known; docs/api-source.md lists options and columns.
 """
 
 from __future__ import annotations

@@ -232,8 +232,8 @@ class MessageReader:
                 rows.add(record.offset, size, int(row["ts"]), table)
                 continue
             seen = row_keys(key) if is_open else [row] if row is not None else []
-            tables = [known(one.group(*groups)) for one in seen]
-            if seen and None not in tables:
+            tables = [of for one in seen if (of := known(one.group(*groups))) is not None]
+            if seen and len(tables) == len(seen):
                 for one, table in zip(seen, tables, strict=True):
                     rows.add(record.offset, size // len(seen), int(one["ts"]), table)
                 continue

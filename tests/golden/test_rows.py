@@ -24,7 +24,6 @@ from binlog.tidb.row import (
     decode_update,
     encode_delete,
     encode_insert,
-    encode_row,
     encode_update,
     handle_columns,
 )
@@ -33,7 +32,7 @@ from binlog.tidb.types import Tp
 from binlog.tidb.unflatten import Text, to_text
 
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
-from tests.support.tidb_codecs import to_python
+from tests.support.tidb_codecs import encode_row, to_python
 
 Values = dict[int, Datum]
 

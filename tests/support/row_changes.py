@@ -10,12 +10,13 @@ from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag
 
 from drainer.batch.work import Kind
-from drainer.changes.decode import Changes, view_of_table
+from drainer.changes.decode import Changes
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.codec import Codec
 from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.view import TableAt
+from tests.support.view import view_of_table
 
 
 def make_table(

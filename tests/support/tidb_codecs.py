@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from binlog.errors import DecodeError
-from binlog.tidb.datum import Datum, Uint, decode_one, encode_key
+from binlog.tidb.datum import Datum, Uint, decode_one, encode_key, encode_value
 from binlog.tidb.decimal import Decimal, encode_decimal
 from binlog.tidb.json import BinaryJSON, Code
 from binlog.tidb.key import META_PREFIX, RECORD, TABLE_PREFIX, Handle, encode_handle, table_prefix
 from binlog.tidb.memcomparable import decode_bytes, encode_bytes
 from binlog.tidb.number import decode_int, encode_float, encode_int
+from binlog.tidb.row import Values
 from binlog.tidb.time import Civil
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32, to_text
@@ -211,3 +212,8 @@ def json_duration(ns: int, fsp: int) -> BinaryJSON:
 def json_opaque(tp: int, data: bytes) -> BinaryJSON:
     """Encode bytes in JSON, with the MySQL type they came from."""
     return BinaryJSON(bytes((Code.OPAQUE, tp)) + encode_uvarint(len(data)) + data)
+
+
+def encode_row(values: Values) -> bytes:
+    """A ROW in the order of the mapping."""
+    return b"".join(encode_value(column_id) + encode_value(value) for column_id, value in values.items()) or b"\x00"

@@ -1,4 +1,4 @@
-"""The options of the data source "binlog", read and checked. The list with defaults is in data_source.py."""
+"""The options of the data source "binlog", read and checked. docs/api-source.md lists them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from drainer.schema.history.base import JobSource
 
 BATCH_BYTES_MAX = 32 << 20
-_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates", "rules-file")  # valid with `table` only
+_TYPED = (
+    "history-file",
+    "history-url",
+    "schema-changes",
+    "zero-dates",
+    "rules-file",
+    "shape",
+)  # valid with `table` only
 
 
 def _tables(text: object) -> object:
@@ -73,6 +80,7 @@ class SourceOptions(Section):
     schema_changes: Annotated[Literal["fail", "collect"], _Lower] = "fail"
     zero_dates: Annotated[Literal["null", "fail"], _Lower] = "null"
     rules_file: str = ""
+    shape: Annotated[Literal["images", "changelog"], _Lower] = "images"
     planner: str = ""
     planner_key: str = Field("", repr=False)
     error_secret: str = Field("", repr=False)
@@ -106,6 +114,8 @@ class SourceOptions(Section):
         alone = [name for name in _TYPED if name in given and not (self.source and name.startswith("history"))]
         if alone and not self.tables:
             raise ValueError(f"the option {alone[0]} goes with the option table, which is not given")
+        if self.shape == "changelog" and (len(self.tables) > 1 or self.schema_changes == "collect"):
+            raise ValueError("shape = changelog is for one table, and excludes schema-changes = collect")
         if self.tables and "packed" in given:
             raise ValueError("the options packed and table exclude each other")
         return self

@@ -143,6 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._options = options
         self._pumps: Pumps | None = None
         self._target_ts: int | None = None
+        self._newest_ts = 0  # of the last survey
 
     @one_line_errors
     def initialOffset(self) -> Offset:
@@ -157,10 +158,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._target_ts is not None and after_ts >= self._target_ts:
             return start  # pumps need not answer any more
         watermark = self._survey(after_ts, _limits(limit))
+        self._newest_ts = watermark.ts
         until_ts = min(watermark.ts, watermark.end_ts)
         if self._target_ts is not None:
             until_ts = min(until_ts, self._target_ts)
         return {"commit_ts": max(after_ts, until_ts)}
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return what the progress of a query shows as the newest offset: the watermark of its last micro-batch."""
+        return {"commit_ts": self._newest_ts} if self._newest_ts else None
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from drainer.protocol.table import handle_index
 from drainer.row.layout import replicated
 from drainer.schema.event_filter import EventFilter
 from drainer.schema.rules import Rules
@@ -27,6 +28,7 @@ from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.types import spark_type
 
 BEFORE, AFTER, ADDED = "before", "after", "added"
+CHANGELOG = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class TablesUnfit(BinlogError):
@@ -36,11 +38,13 @@ class TablesUnfit(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The fields of `before` and `after`, common to all tables. `names`, `types`: in the order of the tables' columns;
-    `columns`: for each table the column of each field, None where it has none."""
+    `columns`: for each table the column of each field, None where it has none; `key`: of a single table the fields that
+    identify its rows; none if the table has no such key, or if not all of its columns are fields."""
 
     names: tuple[str, ...]
     types: tuple[DataType, ...]
     columns: Mapping[Name, tuple[ColumnInfo | None, ...]]
+    key: tuple[str, ...] = ()
 
     def struct(self) -> StructType:
         return StructType([StructField(name, kind) for name, kind in zip(self.names, self.types, strict=True)])
@@ -77,7 +81,19 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
                 )
             mine[place] = column
     columns = {name: tuple(mine.get(n) for n in range(len(names))) for name, mine in by_table.items()}
-    return Fields(tuple(names), tuple(types), columns)
+    index = handle_index(info) if len(tables) == 1 else None
+    key = tuple(column.name for column in info.index_columns(index)) if index is not None else ()
+    return Fields(tuple(names), tuple(types), columns, key if {*key} <= {*names} else ())
+
+
+def changelog_schema(fields: Fields) -> StructType:
+    """Return the schema of the shape "changelog". Raises TablesUnfit for a column that has the name of one of its
+    own."""
+    taken = [name for name in fields.names if name.lower() in CHANGELOG]
+    if taken:
+        raise TablesUnfit(f"column {taken[0]} has the name of a column of shape = changelog: use the shape images")
+    own = map(StructField, CHANGELOG, (StringType(), LongType(), TimestampType()))
+    return StructType([*fields.struct(), *own])
 
 
 def change_schema(fields: Fields, *, collect: bool) -> StructType:
@@ -158,7 +174,7 @@ class Reading:
     """Parameters of a task; picklable. `watched`: includes every DDL that affects the task's rows; a column that is not
     in it was not public when the row was written. `begin_version`: schema version at the start of the query. `collect`:
     put columns added by a DDL into the column `added` instead of raising. `zero_dates_fail`: raise for zero dates.
-    `fields` has the columns that `rules` leave."""
+    `fields` has the columns that `rules` leave. `changelog`: the shape."""
 
     watched: Watched
     fields: Fields
@@ -166,3 +182,4 @@ class Reading:
     collect: bool = False
     zero_dates_fail: bool = False
     rules: StreamRules = field(default_factory=StreamRules)
+    changelog: bool = False

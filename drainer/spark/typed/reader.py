@@ -33,7 +33,7 @@ from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.stream import BatchReader, Pumps, StreamReader
-from drainer.spark.typed.fields import Fields, Reading, StreamRules, change_schema, chosen, fields_of
+from drainer.spark.typed.fields import Fields, Reading, StreamRules, change_schema, changelog_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
 
 _log = get_logger(__name__)
@@ -121,6 +121,12 @@ def schema_for(options: SourceOptions) -> StructType:
         fields = _fields(history, options, pumps, read_rules(options.rules_file))
     finally:
         pumps.close()
+    return _schema_of(fields, options)
+
+
+def _schema_of(fields: Fields, options: SourceOptions) -> StructType:
+    if options.shape == "changelog":
+        return changelog_schema(fields)
     return change_schema(fields, collect=options.schema_changes == "collect")
 
 
@@ -154,7 +160,7 @@ class _Tables:
             _log.warning("a rule has no effect on this stream", rules_file=options.rules_file, rule=text)
         self._begin_version = self._history.watched.version
         self._read_at_ts = 0  # binlogs up to this ts had been written when the history was last read
-        if change_schema(self._fields, collect=options.schema_changes == "collect") != schema:
+        if _schema_of(self._fields, options) != schema:
             tables = ", ".join(".".join(name) for name in options.tables)
             raise StartedTwice(f"a DDL changed {tables} while the query was starting: start it again")
 
@@ -217,6 +223,7 @@ class _Tables:
             collect=options.schema_changes == "collect",
             zero_dates_fail=options.zero_dates == "fail",
             rules=self._rules,
+            changelog=options.shape == "changelog",
         )
         return ChangesTask(ranges, self._pumps.cluster_id, options.security, reading)
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from binlog.cluster import tso
 from binlog.errors import BinlogError
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -14,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from drainer.batch.work import Kind
 from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.changes.scan import Rows, scan_all
-from drainer.spark.typed.fields import Reading, SchemaChanged, change_schema
+from drainer.spark.typed.fields import AFTER, BEFORE, CHANGELOG, Reading, SchemaChanged, change_schema
 from drainer.spark.typed.row_reader import Part, RowReader
 
 BATCH_TRANSACTIONS = 10_000
@@ -52,10 +54,11 @@ class Changes:
         name the table and the commit_ts of the first change that cannot be read."""
         payloads, self._payloads, self._bytes = self._payloads, [], 0
         try:
-            return self._batch(scan_all(payloads).rows)
+            found = self._batch(scan_all(payloads).rows)
         except BinlogError:
             self._raise_first(payloads)
             raise
+        return changelog(found, self._reading.fields.key) if self._reading.changelog else found
 
     def _batch(self, rows: Rows) -> pa.RecordBatch:
         """If several rows are bad, the error may be that of any of them."""
@@ -162,3 +165,48 @@ def _joined(parts: Sequence[Part], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
+
+
+_DELETE, _PREIMAGE, _INSERT, _POSTIMAGE = range(4)  # indexes of _CHANGE_TYPES
+_CHANGE_TYPES = pa.array(["delete", "update_preimage", "insert", "update_postimage"])
+
+
+def changelog(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """Convert whole transactions to the shape "changelog": a row for each image, at most one change of a key in a
+    transaction. `key`: the columns that identify rows; without, an update that changes them stays one."""
+    before, after = batch.column(BEFORE), batch.column(AFTER)
+    has_old, has_new = (image.is_valid().to_numpy(zero_copy_only=False) for image in (before, after))
+    moved = np.zeros(len(batch), bool)
+    for name in key:
+        differs = pc.not_equal(pc.struct_field(before, name), pc.struct_field(after, name))
+        moved |= differs.fill_null(False).to_numpy(zero_copy_only=False)
+    is_update = has_old & has_new & ~moved
+    olds, news = np.flatnonzero(has_old), np.flatnonzero(has_new)
+    types = np.concatenate(
+        (np.where(is_update, _PREIMAGE, _DELETE)[olds], np.where(is_update, _POSTIMAGE, _INSERT)[news])
+    )
+    images = pa.concat_arrays([before.take(pa.array(olds)), after.take(pa.array(news))])
+    row = np.concatenate((olds, news))
+    place = row * 4 + 2 * (np.arange(len(row)) >= len(olds))
+    commit_ts = batch.column("commit_ts").to_numpy()[row]
+    for deleted, inserted in _same_key(images, types, commit_ts, key):
+        types[deleted], types[inserted], place[deleted] = _PREIMAGE, _POSTIMAGE, place[inserted] - 1
+    order = pa.array(np.argsort(place, kind="stable"))
+    taken = batch.take(pa.array(row[order]))
+    columns = [*images.take(order).flatten(), _CHANGE_TYPES.take(pa.array(types)).take(order)]
+    columns += [taken.column("commit_ts"), taken.column("commit_time")]
+    return pa.RecordBatch.from_arrays(columns, names=[*(field.name for field in before.type), *CHANGELOG])
+
+
+def _same_key(
+    images: Any, types: npt.NDArray[np.int64], commit_ts: npt.NDArray[np.int64], key: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    """Yield the indexes of a deleted and an inserted image that have the same key and transaction."""
+    both = np.intersect1d(commit_ts[types == _DELETE], commit_ts[types == _INSERT])
+    if not key or not len(both):
+        return
+    chosen = np.flatnonzero(np.isin(commit_ts, both) & np.isin(types, (_DELETE, _INSERT)))
+    values = [pc.struct_field(images, name).take(pa.array(chosen)).to_pylist() for name in key]
+    keys = dict(zip(chosen.tolist(), zip(commit_ts[chosen].tolist(), *values, strict=True), strict=True))
+    deleted = {place: at for at, place in keys.items() if types[at] == _DELETE}
+    yield from ((deleted[place], at) for at, place in keys.items() if types[at] == _INSERT and place in deleted)

@@ -1,19 +1,5 @@
 """Map columns of TiDB to columns of Spark: the type of each, and the conversion of a column of decoded values
-(drainer.row.column_type), with one function for each type class. Pure.
-
-| TiDB | Spark |
-|---|---|
-| TINYINT, SMALLINT, MEDIUMINT and INT, BIGINT | byte, short, int, long |
-| the same UNSIGNED | short, int, int (MEDIUMINT) or long (INT), decimal(20,0) |
-| YEAR; BIT(n) | short; long, for 64 bits decimal(20,0) |
-| FLOAT, DOUBLE | float, double |
-| DECIMAL(p,s) | decimal(p,s); string where p is above 38, which is Spark's limit |
-| DATE; DATETIME; TIMESTAMP | date; timestamp_ntz; timestamp |
-| TIME | interval day to second |
-| CHAR, VARCHAR, TEXT, ENUM, SET, JSON | string |
-| BINARY, VARBINARY, BLOB | binary |
-
-A date with a zero month or day (and the zero date) is no date for Spark: NULL, or an error with `zero-dates` = fail.
+(drainer.row.column_type), with one function for each type class. docs/changes.md lists the types. Pure.
 """
 
 from __future__ import annotations

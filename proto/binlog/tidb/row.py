@@ -213,11 +213,6 @@ def _joined(columns: Sequence[_Named], values: Values) -> bytes:
     return b"".join([name + encode_value(values.get(column_id)) for column_id, name in columns])
 
 
-def encode_row(values: Values) -> bytes:
-    """Encode a ROW in the order of the mapping."""
-    return _joined([_named(column_id) for column_id in values], values) or _EMPTY
-
-
 class RowLayout:
     """Encodes the rows of one table from flattened values by column id; a column without one is NULL."""
 

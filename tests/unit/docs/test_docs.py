@@ -100,14 +100,15 @@ def test_api_source_page_lists_every_option_and_column() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.source.data_source import SCHEMA
     from drainer.spark.source.options import KNOWN
-    from drainer.spark.typed.fields import Fields, change_schema
+    from drainer.spark.typed.fields import Fields, change_schema, changelog_schema
 
     page = (ROOT / "docs" / "api-source.md").read_text()
     listed = set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", page.split("## Columns")[0], re.M))))
     assert listed == KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}
     typed = {column.name: type(column.dataType).__name__ for column in change_schema(Fields((), (), {}), collect=True)}
     plain = {name: f"{kind.title()}Type" for name, kind in (column.split() for column in SCHEMA.split(", "))}
-    for part, columns in (("typed", typed), ("plain", plain)):
+    flat = {column.name: type(column.dataType).__name__ for column in changelog_schema(Fields((), (), {}))}
+    for part, columns in (("typed", typed), ("changelog", flat), ("plain", plain)):
         table = page.split(f"<!-- {part} -->")[1].split("\n\n")[0]
         rows = dict(re.findall(r"^\| `(\w+)` \| (\w+)", table, re.M))
         assert rows == columns

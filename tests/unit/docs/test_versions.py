@@ -32,6 +32,7 @@ USES = {
     "TiCDC's `kafka-consumer`": "ticdc-kafka-consumer",
     "TiCDC's messages": "ticdc",
     "Debezium": "jdbc_sink",
+    "Delta Lake": "USING delta",
     "pyarrow": "pyarrow|parquet",
     "gRPC for Python": "import grpc",
     "gRPC for Java": "grpc-java",

@@ -17,7 +17,6 @@ from binlog.tidb.row import (
     decode_update,
     encode_delete,
     encode_insert,
-    encode_row,
     encode_update,
     needs_restored_data,
     sort_key,
@@ -28,7 +27,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.tidb_codecs import encode_row_v2
+from tests.support.tidb_codecs import encode_row, encode_row_v2
 from tests.unit.tidb import tables
 from tests.unit.tidb.damage import survives
 from tests.unit.tidb.strategies import int64, row_datums, rows

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.decode import Changes, ColumnDecoder, view_of_table
+from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, scan_all
 from drainer.changes.vector import Buffer
 from drainer.row.codec import Codec
@@ -28,6 +28,7 @@ from drainer.schema.view import SchemaView
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.support.tidb_codecs import encode_row_v2
+from tests.support.view import view_of_table
 from tests.unit.drainer.changes.cases import encoded, images, steps_of, tables
 
 IN_STEP, ONE_BY_ONE = 1, 1 << 40

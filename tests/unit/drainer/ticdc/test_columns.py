@@ -15,7 +15,6 @@ from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.changes.decode import view_of_table
 from drainer.changes.segment import SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.kafka_reading.address import KafkaAddress
@@ -30,6 +29,7 @@ from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
 from tests.support.memory_records import message
 from tests.support.ticdc_topic import BinlogsOnly, CountsColumns
+from tests.support.view import view_of_table
 
 KINDS = {
     "id": FieldType(Tp.LONGLONG, flag=int(Flag.PRI_KEY | Flag.NOT_NULL)),

@@ -310,6 +310,9 @@ async def test_gc_is_held_until_it_is_released_or_has_passed(upstream: Upstream)
     assert "a" not in upstream.held()
 
 
+# Between two transactions of each connection of a load. Without it the load takes the CPU that the program beside it
+# waits for, and both go on for longer.
+PAUSE_S = 0.05
 POINTS = ("sink.ddl_after_exec:3", "load.divided:3", "load.range:3", "sink.after_commit:5")
 
 
@@ -329,7 +332,7 @@ def test_first_load_killed_on_the_way_is_completed_and_the_stream_continues(
     upstream.run("CREATE DATABASE latin COLLATE latin1_bin")
     assert load(POINTS[0]).wait() == -signal.SIGKILL
     begun_ts = position()
-    with running_load(peer.connect) as running:
+    with running_load(peer.connect, pause_s=PAUSE_S) as running:
         for number, point in enumerate(POINTS[1:]):
             running.define(DDLS[number * 14 :][:14])
             killed = load(point)
@@ -448,7 +451,7 @@ def test_tables_that_a_consumer_makes_of_a_topic_are_compared_beside_the_stream(
     peer.servers.append(consumer)
     loaded = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'copy' AND TABLE_NAME = 'checked'"
     wait_until(lambda: mariadb.query(loaded) == [(1,)], deadline_s=400, what="the tables are there")
-    with running_load(peer.connect) as running:
+    with running_load(peer.connect, pause_s=PAUSE_S) as running:
         running.define(DDLS[:7])
         wait_until(lambda: running.committed.total() > 300, what="transactions are written")
         code, text = check()
@@ -512,7 +515,7 @@ def test_check_beside_the_stream_names_what_differs_and_repair_mends_it(upstream
     drainer = peer.our_drainer(mariadb, name="checked", more=f'{section}check-interval = "1h"\n')
     drainer.wait_for_output("drainer is running", deadline_s=480)
     wait_until(lambda: (0,) in verified("MIN(verified_ts < checked_ts)"), what="all tables are verified")
-    with running_load(peer.connect) as running:
+    with running_load(peer.connect, pause_s=PAUSE_S) as running:
         wait_until(lambda: running.committed.total() > 300, what="transactions are written")
         running.define(DDLS[:7])
         code, found = check("-executors")

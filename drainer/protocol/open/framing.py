@@ -22,10 +22,12 @@ VERSION: Final = (1).to_bytes(8, "big")
 _LENGTH: Final = struct.Struct(">Q")
 _length = _LENGTH.pack
 LENGTH_BYTES: Final = _LENGTH.size
-# The key of a row, as TiCDC and this project write it. Names with a backslash have escapes, and are left to the parser.
+# The key of a row, as TiCDC and this project write it. Names with escapes, and what is no JSON (numbers
+# that begin with 0, control characters in names), are left to the parser.
 _ROW_KEY: Final = re.compile(
-    rb'{"ts":(?P<ts>[0-9]{1,19}),(?P<name>"scm":"(?P<schema>[^"\\\\]*)","tbl":"(?P<table>[^"\\\\]*)")'
-    rb'(?:,"(?:rid|ptn)":-?[0-9]+)*,"t":1}'
+    rb'{"ts":(?P<ts>[1-9][0-9]{0,18}),'
+    rb'(?P<name>"scm":"(?P<schema>[^"\\\x00-\x1f]*)","tbl":"(?P<table>[^"\\\x00-\x1f]*)")'
+    rb'(?:,"(?:rid|ptn)":(?:0|-?[1-9][0-9]{0,18}))*,"t":1}'
 )
 
 
@@ -86,7 +88,7 @@ def row_key(key: bytes) -> re.Match[bytes] | None:
 
 
 def row_keys(key: bytes) -> list[re.Match[bytes]]:
-    """Return the key of each row, as `row_key` does. None if the message has something else than rows."""
+    """Return the key of each row, as `row_key` does. Empty if the message has something else than rows."""
     found, at = list[re.Match[bytes]](), len(VERSION)
     while at < len(key):
         begin = at + LENGTH_BYTES

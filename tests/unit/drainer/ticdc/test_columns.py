@@ -51,7 +51,13 @@ def info_of(names: Any, *, keyed: bool = True) -> TableInfo:
 
 
 def fold(
-    of: Any, options: ProtocolOptions, info: TableInfo, messages: Any, other: TableInfo | None = None, **more: int
+    of: Any,
+    options: ProtocolOptions,
+    info: TableInfo,
+    messages: Any,
+    other: TableInfo | None = None,
+    after_ts: int = 0,
+    **more: int,
 ) -> Any:
     """The net rows, and what was added as columns."""
     at, infos = KafkaPartition("t", 0), [one for one in (info, other) if one is not None]
@@ -62,7 +68,7 @@ def fold(
         view.tables.update(view_of_table(one, "d").tables)  # type: ignore[attr-defined]
     cutter = of(SegmentDecoder(view, SQL_TEXT))
     records = [Record(at, offset, *pair) for offset, pair in enumerate(messages)]
-    for _ in _Translation(wanted, 0, 98, **more).fold(cutter, cutter.add_in_order, records):
+    for _ in _Translation(wanted, after_ts, 98, **more).fold(cutter, cutter.add_in_order, records):
         pass
     work = merge_slot([*cutter.cut(1).values()], SQL_TEXT)
     return [repr(list(map(tuple, one.rows))) for one in work.folded], len(work.ordered.changes), cutter
@@ -209,6 +215,56 @@ def test_rows_without_a_key_that_come_again_after_columns_were_added() -> None:
     found = both(OPEN, info_of(["id"]), [keyed, *again], info_of(["id"], keyed=False), together_bytes=1)
     assert found[1] == 1
     assert found[2].added == 1
+
+
+@pytest.mark.parametrize("together_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("after_ts", [0, 4])
+def test_only_rows_of_the_range_are_added_and_none_again(together_bytes: int, after_ts: int) -> None:
+    """Resolved events go back, and the last one is above the range."""
+    four, six, eight = (opened(ts, id=ts) for ts in (4, 6, 8))
+    messages = [four, resolved(5), four, six, resolved(3), four, resolved(7), six, eight, opened(99, id=9)]
+    found = both(OPEN, info_of(["id"]), [*messages, resolved(300)], together_bytes=together_bytes, after_ts=after_ts)
+    assert found[2].added == (2 if after_ts else 3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_messages_of_several_rows_that_are_not_whole_are_errors(count: int) -> None:
+    rows = [({"ts": 5 + at, "scm": "d", "tbl": "t", "t": 1}, {"u": _image({"id": at})}) for at in range(count)]
+    key, value = message(rows)
+    pair = key + (9).to_bytes(8, "big")
+    wrong = [(key, value[:at]) for at in range(len(value))] + [(key[:at], value) for at in range(len(key))]
+    wrong += [(key, value + b"\0"), (key, value + bytes(8)), (key + b"\0", value), (pair, value)]
+    wrong += [(key[:at] + b"\x09" + key[at + 1 :], value) for at in (7, 15)]
+    for one in wrong:
+        assert both(OPEN, info_of(["id"]), [opened(4, id=1), one, END])[0].startswith("t[0] offset 1: open-protocol")
+    assert both(OPEN, info_of(["id"]), [(key, value), END])[2].added == count
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"ts":5', b'"ts":05'),
+        (b'"tbl"', b'"tbl":"t\n","tbl"'),
+        (b'"tbl":"', b'"tbl":"\n'),
+        (b'"t":1}', b'"rid":07,"t":1}'),
+        (b'"t":1}', b'"ptn":-0,"t":1}'),
+        (b'"t":1}', b'"rid":99999999999999999999,"t":1}'),
+        (b'"t":1}', b'"t":1}}'),
+    ],
+)
+def test_keys_that_are_no_json_are_errors(old: bytes, new: bytes) -> None:
+    """Also those of rows that are not wanted."""
+    for ts, after_ts in ((5, 0), (5, 6), (500, 0)):
+        key, value = opened(ts, id=1)
+        changed = key[16:].replace(old, new)
+        messages = [(key[:8] + len(changed).to_bytes(8, "big") + changed, value), END]
+        assert both(OPEN, info_of(["id"]), messages, after_ts=after_ts)[0].startswith("t[0] offset 0: open-protocol")
+
+
+def test_rows_of_other_flags_or_types_are_left_to_binlogs() -> None:
+    for cells in (["a", ("\\x41", 1)], [("\\x41", 1), "a"]):
+        found = both(OPEN, info_of(["id", "s"]), [*[opened(5 + at, id=at, s=one) for at, one in enumerate(cells)], END])
+        assert not found[2].added
 
 
 def test_bytes_of_rows_count_once() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.encoded_columns import EncodedColumns, take_rows
 from drainer.protocol.encoder import Message
-from drainer.protocol.open.framing import frame, unframe
+from drainer.protocol.open.framing import VERSION, frame, row_key, row_keys, unframe
 from tests.support.encoded import EncodedRow, columns_of, each_row
 
 rows_of = st.lists(
@@ -67,3 +67,19 @@ def test_message_of_exactly_size_limit_is_allowed() -> None:
     assert whole.length == 36 + 8 + 2 * (3 + 5 + 16)
     assert [message.rows for message in framed(rows, whole.length, 16)] == [2]
     assert [message.rows for message in framed(rows, whole.length - 1, 16)] == [1, 1]
+
+
+def test_keys_of_rows_are_recognised_only_if_all_of_the_key_is_rows() -> None:
+    def framed_keys(*keys: bytes) -> bytes:
+        return VERSION + b"".join(len(key).to_bytes(8, "big") + key for key in keys)
+
+    row, other = b'{"ts":5,"scm":"d","tbl":"t","rid":-1,"ptn":2,"t":1}', b'{"ts":6,"scm":"d","tbl":"u","t":1}'
+    for keys in ([row], [row, other]):
+        whole = framed_keys(*keys)
+        assert [one["ts"] for one in row_keys(whole)] == [b"5", b"6"][: len(keys)]
+        assert (row_key(whole) is not None) == (len(keys) == 1)
+        wrong = [whole[:at] for at in range(len(whole)) if at not in (0, 8 + 8 + len(row))]
+        wrong += [whole[:at] + b"\2" + whole[at + 1 :] for at in (0, 7, 8, 15)] + [whole + b"\0", whole + bytes(8)]
+        assert not any(row_keys(one) or row_key(one) for one in wrong)
+    for last in (b'"t":2}', b'"ohk":true,"t":1}', b'"t":1,"ccl":"x"}'):
+        assert not row_keys(framed_keys(row, row.replace(b'"t":1}', last)))

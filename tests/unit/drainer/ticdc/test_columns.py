@@ -227,6 +227,13 @@ def test_only_rows_of_the_range_are_added_and_none_again(together_bytes: int, af
     assert found[2].added == (2 if after_ts else 3)
 
 
+@pytest.mark.parametrize("together_bytes", [1, 1 << 20])
+def test_a_range_ends_with_its_last_message_or_with_the_event_that_completes_it(together_bytes: int) -> None:
+    rows = [opened(5, id=1), resolved(6), opened(7, id=2)]
+    for end in ([], [END, (b"", b"")]):  # what is behind is not decoded
+        assert both(OPEN, info_of(["id"]), [*rows, *end], together_bytes=together_bytes)[2].added == 2
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_messages_of_several_rows_that_are_not_whole_are_errors(count: int) -> None:
     rows = [({"ts": 5 + at, "scm": "d", "tbl": "t", "t": 1}, {"u": _image({"id": at})}) for at in range(count)]
@@ -259,12 +266,6 @@ def test_keys_that_are_no_json_are_errors(old: bytes, new: bytes) -> None:
         changed = key[16:].replace(old, new)
         messages = [(key[:8] + len(changed).to_bytes(8, "big") + changed, value), END]
         assert both(OPEN, info_of(["id"]), messages, after_ts=after_ts)[0].startswith("t[0] offset 0: open-protocol")
-
-
-def test_rows_of_other_flags_or_types_are_left_to_binlogs() -> None:
-    for cells in (["a", ("\\x41", 1)], [("\\x41", 1), "a"]):
-        found = both(OPEN, info_of(["id", "s"]), [*[opened(5 + at, id=at, s=one) for at, one in enumerate(cells)], END])
-        assert not found[2].added
 
 
 def test_bytes_of_rows_count_once() -> None:

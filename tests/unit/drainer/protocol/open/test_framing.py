@@ -81,5 +81,7 @@ def test_keys_of_rows_are_recognised_only_if_all_of_the_key_is_rows() -> None:
         wrong = [whole[:at] for at in range(len(whole)) if at not in (0, 8 + 8 + len(row))]
         wrong += [whole[:at] + b"\2" + whole[at + 1 :] for at in (0, 7, 8, 15)] + [whole + b"\0", whole + bytes(8)]
         assert not any(row_keys(one) or row_key(one) for one in wrong)
-    for last in (b'"t":2}', b'"ohk":true,"t":1}', b'"t":1,"ccl":"x"}'):
-        assert not row_keys(framed_keys(row, row.replace(b'"t":1}', last)))
+    for part in (b'"t":2}', b'"ohk":true,"t":1}', b'"t":1,"ccl":"x"}'):
+        assert not row_keys(framed_keys(row, row.replace(b'"t":1}', part)))
+    for name in (b"\\\\", b"\n"):
+        assert not any(row_keys(framed_keys(row.replace(b":" + one, b':"%s"' % name))) for one in (b'"d"', b'"t"'))

@@ -22,8 +22,7 @@ VERSION: Final = (1).to_bytes(8, "big")
 _LENGTH: Final = struct.Struct(">Q")
 _length = _LENGTH.pack
 LENGTH_BYTES: Final = _LENGTH.size
-# The key of a row, as TiCDC and this project write it. Names with escapes, and what is no JSON (numbers
-# that begin with 0, control characters in names), are left to the parser.
+# The key of a row, as TiCDC and this project write it. Others, such as names with escapes, are left to the parser.
 _ROW_KEY: Final = re.compile(
     rb'{"ts":(?P<ts>[1-9][0-9]{0,18}),'
     rb'(?P<name>"scm":"(?P<schema>[^"\\\x00-\x1f]*)","tbl":"(?P<table>[^"\\\x00-\x1f]*)")'

@@ -24,7 +24,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.ranges.upstream import Snapshot, UpstreamDown
 from drainer.schema.history.base import JobSource
-from drainer.ticdc.partition import PartitionPump, Partitions
+from drainer.ticdc.partition import MessageReader, PartitionPump, Partitions, Rows
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import TopicHistory, unpacked
 from tests.support.examples import FEW
@@ -103,6 +103,13 @@ def sent(chance: random.Random, streams: dict[str, list[Event]], partitions: int
 
 def records_of(messages: Sequence[Sequence[Event]]) -> list[Record]:
     return [Record(AT, offset, *message(events)) for offset, events in enumerate(messages)]
+
+
+def test_rows_of_one_message_have_each_its_own_ts() -> None:
+    """Also when their table is known by the message before."""
+    (rows,) = MessageReader(ADDRESS.options).read(records_of([[row(5, "keyed", 1), row(6, "keyed", 2)]] * 2))
+    assert isinstance(rows, Rows)
+    assert rows.commit_ts == [5, 6, 5, 6]
 
 
 def pump_of(reader: RecordsReader, *ddls: int) -> PartitionPump:

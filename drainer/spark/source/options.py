@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     from drainer.schema.history.base import JobSource
 
 BATCH_BYTES_MAX = 32 << 20
-_TYPED = (
-    "history-file",
-    "history-url",
-    "schema-changes",
-    "zero-dates",
-    "rules-file",
-    "shape",
-)  # valid with `table` only
+# Valid with `table` only.
+_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates", "rules-file", "shape")
 
 
 def _tables(text: object) -> object:

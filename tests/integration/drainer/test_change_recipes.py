@@ -22,9 +22,9 @@ from tests.support.servers import ROOT, missing
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 JARS = ROOT / "scripts" / "jars" / "delta-4.4.0.txt"
-RECIPES = dict(
-    re.findall(r"<!-- recipe (\w+) -->\n```python\n(.*?)```", (ROOT / "docs" / "changes.md").read_text(), re.S)
-)
+PAGE = (ROOT / "docs" / "changes.md").read_text()
+RECIPES = dict(re.findall(r"<!-- recipe (\w+) -->\n```python\n(.*?)```", PAGE, re.S))
+MINUTES = PAGE.split("changes.printSchema()\n")[1].split("query.awaitTermination()")[0]
 INFO = table([("id", INT), ("price", INT)], handle="id", name="orders")
 JOBS = (
     job(1, ActionType.CREATE_SCHEMA, 1, schema=(1, "shop")),
@@ -101,19 +101,27 @@ class Orders:
         return ts(self._ts)
 
 
-def run(recipe: str, spark: Any, stubs: Stubs, folder: Path, orders: Orders, printed: Any = print) -> Any:
+def run(code: str, spark: Any, stubs: Stubs, folder: Path, orders: Orders, printed: Any = print, **more: Any) -> Any:
     """Run a recipe's query until it has everything, twice, from its checkpoint the second time. Return its last
-    progress."""
+    progress. `more`: `shape`, and `rounds` in place of twice."""
+    from pyspark.sql import functions
+
     history, pump = folder / "history.json", stubs.add("a")
     history.write_text(json.dumps([each.to_json() for each in JOBS]))
     progress = None
-    for _ in range(2):
+    for _ in range(more.get("rounds", 2)):
         pump.put(*orders.transactions(30))
         stubs.resolve(orders.resolved)
         source = spark.readStream.format("binlog").option("pd-urls", stubs.etcd.endpoint).option("tso-source", "own")
-        source = source.option("history-file", str(history)).option("table", "shop.orders").option("shape", "changelog")
-        names = {"spark": spark, "changes": source.option("batch-bytes-max", 4096).load(), "print": printed}
-        exec(RECIPES[recipe].replace("/tmp/", f"{folder}/"), names)
+        source = source.option("history-file", str(history)).option("table", "shop.orders")
+        source = source.option("shape", more.get("shape", "changelog"))
+        names = {
+            "spark": spark,
+            "changes": source.option("batch-bytes-max", 4096).load(),
+            "print": printed,
+            **vars(functions),
+        }
+        exec(code.replace("/tmp/", f"{folder}/"), names)
         query: Any = names["query"]
         try:
             query.processAllAvailable()
@@ -128,7 +136,7 @@ def test_mirror_in_delta_equals_table_and_progress_shows_newest_offset(
 ) -> None:
     delta.sql("CREATE TABLE orders (id INT, price INT) USING delta")
     orders = Orders(1)
-    progress = run("mirror", delta, stubs, tmp_path, orders)
+    progress = run(RECIPES["mirror"], delta, stubs, tmp_path, orders)
     assert {row.id: row.price for row in delta.table("orders").collect()} == orders.rows
     (source,) = progress["sources"]
     assert [json.loads(source[at]) for at in ("endOffset", "latestOffset")] == [{"commit_ts": orders.resolved}] * 2
@@ -137,7 +145,7 @@ def test_mirror_in_delta_equals_table_and_progress_shows_newest_offset(
 def test_versions_in_delta_are_those_of_each_transaction(delta: Any, stubs: Stubs, tmp_path: Path) -> None:
     delta.sql("CREATE TABLE orders_versions (id INT, price INT, valid_from BIGINT, valid_to BIGINT) USING delta")
     orders = Orders(2)
-    run("versions", delta, stubs, tmp_path, orders)
+    run(RECIPES["versions"], delta, stubs, tmp_path, orders)
     found = [tuple(row) for row in delta.table("orders_versions").collect()]
     assert sorted(found, key=repr) == sorted(orders.versions, key=repr)
 
@@ -145,8 +153,16 @@ def test_versions_in_delta_are_those_of_each_transaction(delta: Any, stubs: Stub
 def test_state_of_each_order_counts_its_changes_of_price(delta: Any, stubs: Stubs, tmp_path: Path) -> None:
     orders = Orders(3)
     newest: dict[int, int] = {}
-    run("state", delta, stubs, tmp_path, orders, newest.__setitem__)
+    run(RECIPES["state"], delta, stubs, tmp_path, orders, newest.__setitem__)
     prices: dict[int, list[int]] = {}
     for id_, price, *_ in orders.versions:
         prices.setdefault(id_, []).append(price)
     assert newest == {id_: sum(a != b for a, b in pairwise(of)) for id_, of in prices.items()}
+
+
+def test_orders_per_minute_are_those_that_were_inserted(delta: Any, stubs: Stubs, tmp_path: Path) -> None:
+    orders = Orders(4)
+    counted = MINUTES.replace('"console"', '"memory"').replace(".start()", '.queryName("minutes").start()')
+    run(counted, delta, stubs, tmp_path, orders, shape="images", rounds=1)
+    first = {(id_, at) for id_, _, at, _ in orders.versions} - {(id_, to) for id_, _, _, to in orders.versions}
+    assert max(row["count"] for row in delta.table("minutes").collect()) == len(first)  # all in one minute

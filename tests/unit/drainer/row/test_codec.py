@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint, encode_value
-from binlog.tidb.row import encode_insert, encode_row
+from binlog.tidb.row import encode_insert
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 from binlog.tidb.unflatten import enum_text
@@ -37,6 +37,7 @@ from tests.support.row_case import (
     transaction,
     view_of,
 )
+from tests.support.tidb_codecs import encode_row
 from tests.unit.drainer.row.test_fast_path import by_fast_path, by_general
 
 OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")

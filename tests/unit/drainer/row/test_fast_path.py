@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
-from binlog.tidb.row import encode_delete, encode_insert, encode_row, encode_update
+from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ROWID, TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.fast_path import Cells
 from tests.support.row_case import INT, TEXT, codec_of, not_null, table
+from tests.support.tidb_codecs import encode_row
 from tests.unit.drainer.changes.cases import KEY_SHAPES, tables, values_of
 
 

@@ -41,7 +41,7 @@ from bench import cpu
 from bench.drainer import Case, OwnBacklog, fill, make_archive
 from bench.kafka_ceiling import ceiling_per_s, writers_per_s
 from bench.kafka_rows import Counted, count, differences
-from bench.protocol import CASES, changes_of, encoder_of
+from bench.protocol import CASES, TOPIC, changes_of, encoder_of
 from bench.report import Report
 from bench.sbtest import SBTEST, jobs
 from bench.stack import Stack
@@ -147,7 +147,7 @@ def watched(watch: Watch, rows: int, protocol: str, registry: str, *, lacks: int
 def ready_messages(protocol: str, rows: int) -> list[Message]:
     changes = changes_of(*CASES["sbtest"], min(rows, SAMPLE_ROWS), Kind.INSERT)
     encoder = encoder_of(protocol, changes.table)
-    return [*framed_rows(encoder, encoded_rows(encoder.table(changes.table), changes))]
+    return [*framed_rows(encoder, encoded_rows(encoder.table(changes.table, TOPIC), changes))]
 
 
 def config(stack: Stack, broker: Broker, topic: str, protocol: str, registry: str, args: argparse.Namespace) -> Path:

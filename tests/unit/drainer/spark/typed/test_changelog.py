@@ -77,6 +77,10 @@ def test_table_without_a_key_or_with_a_part_of_it_keeps_updates() -> None:
     assert [kind for kind, _ in told(changelog_of(KEYLESS, [update]))] == ["update_preimage", "update_postimage"]
     assert [kind for kind, _ in told(changelog_of(BOTH, [update]))] == ["delete", "insert"]
     assert fields_of({NAME: BOTH}).key == ("a", "b")
+    replaced = changelog_of(KEYLESS, [((1, "x", 1), None), (None, (1, "x", 2))])
+    assert [kind for kind, _ in told(replaced)] == ["delete", "insert"]
+    generated = replace(BOTH.columns[0], generated_expr="`v`", generated_stored=True)  # not in binlogs
+    assert fields_of({NAME: replace(BOTH, columns=(generated, *BOTH.columns[1:]))}).key == ()
     assert fields_of({NAME: KEYLESS}).key == fields_of({NAME: SINGLE, ("shop", "x"): SINGLE}).key == ()
 
 

@@ -36,7 +36,8 @@ RESOLVED_EVERY = 1000
 
 
 def fill(broker: Broker, topic: str, protocol: str, rows: int, **more: int) -> int:
-    """Write inserts into bench.sbtest; `more`: options of the protocol. Return the number of messages."""
+    """Write inserts into the table bench.sbtest to a topic, and return the number of messages. `more`: further options
+    of the protocol."""
     encoder = make_encoder(ProtocolOptions(protocol, enable_tidb_extension=True, **more))
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
     changes = changes_of(replace(SBTEST, name="sbtest"), sbtest_row, rows, Kind.INSERT, "bench")

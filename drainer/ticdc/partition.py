@@ -180,7 +180,7 @@ _TEXT: Final = r'"[^"\\]*"'
 _KIND: Final = '"type":"(?:INSERT|UPDATE|DELETE)"'
 _ROW: Final = {
     "canal": rf'{{"id":[0-9]+,(?P<name>"database":{_TEXT},"table":{_TEXT}),"pkNames":(?:null|\[[^]]*\]),"isDdl":false,'
-    rf'{_KIND},.*"_tidb":{{"commitTs":(?P<ts>[0-9]{{1,19}})}}}}(?P<version>)\Z',
+    rf'{_KIND},.*"_tidb":{{"commitTs":(?P<ts>[0-9]{{1,19}})}}}}\Z',
     "simple": rf'{{"version":1,(?P<name>"database":{_TEXT},"table":{_TEXT}),"tableID":[0-9]+,{_KIND},'
     r'"commitTs":(?P<ts>[0-9]{1,19}),"buildTs":[0-9]+,"schemaVersion":(?P<version>[0-9]+),',
 }
@@ -188,7 +188,7 @@ _ROW: Final = {
 
 class Rows:
     """Rows of consecutive messages: offset and bytes of the message of each, its commit_ts and its table. Lists of
-    numbers, because a tuple for each row would be an object of which Python's garbage collector keeps track."""
+    numbers, because a tuple for each row would be one more object for Python's garbage collector to scan."""
 
     def __init__(self) -> None:
         self.offsets, self.sizes = list[int](), list[int]()

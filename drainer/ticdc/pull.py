@@ -191,7 +191,7 @@ class _Translation:
             except (NotPlain, DecodeError, SchemaError, pa.ArrowException):
                 return chain(held, records), added_ts
             yield Counted(sum(map(len, due)), size)
-            waiting = _between(waiting, done_ts, self._until_ts)
+            waiting = [] if due is waiting else _between(waiting, done_ts, self._until_ts)
             # What is between the rest stays, because rows of other ts end a stretch of equal ones (Repeats).
             first = next((at for at, rows in enumerate(waiting) if rows), len(held))
             held, waiting = held[first:], waiting[first:]

@@ -82,9 +82,9 @@ def _fields(kind: FieldType) -> dict[str, object]:
     return {name: getattr(kind, name) for name in FieldType.__dataclass_fields__}
 
 
-def view_of(*tables: TableInfo, version: int = 1, settled: int = 1 << 40) -> SchemaView:
+def view_of(*tables: TableInfo, schema: str = "db", version: int = 1, settled: int = 1 << 40) -> SchemaView:
     """All tables as of one schema version."""
-    made = {t.id: TableVersions("db", 1, (version,), (t,)) for t in tables}
+    made = {t.id: TableVersions(schema, 1, (version,), (t,)) for t in tables}
     return SchemaView(made, {}, 0, settled, None)
 
 

@@ -16,7 +16,7 @@ from drainer.protocol.table import Table, table_of
 from drainer.row.codec import Codec
 from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.view import TableAt
-from tests.support.view import view_of_table
+from tests.support.row_case import view_of
 
 
 def make_table(
@@ -85,6 +85,6 @@ def changes_of(events: RowChanges) -> Changes:
     """The same as decoding gives it."""
     table = events.table
     at = TableAt(table.id, table.schema, table.info, table.info, table.written_version, table.version)
-    codec = Codec(at, table.version, view_of_table(table.info, table.schema), stored_generated=True)
+    codec = Codec(at, table.version, view_of(table.info, schema=table.schema, settled=1 << 62), stored_generated=True)
     places = np.zeros(len(events), np.int64)
     return Changes(codec, events.kind, events.commit_ts, events.start_ts, places, events.order, events.old, events.new)

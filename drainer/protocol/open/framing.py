@@ -80,14 +80,16 @@ def unframe(key: bytes | None, value: bytes | None) -> list[tuple[bytes, bytes]]
 
 
 def row_key(key: bytes) -> re.Match[bytes] | None:
-    """Return the key of the row that a message's key has, recognised by its bytes: `ts`, `schema`, `table`, and as
-    `name` the bytes with both names. None if there are more rows, or something else."""
-    row = _ROW_KEY.match(key, 16)
-    return row if row is not None and key[:16] == VERSION + _length(row.end() - 16) and row.end() == len(key) else None
+    """Match the key of a message that has exactly one row, without parsing JSON. The groups of the match are `ts`,
+    `schema` and `table`, and `name`, the bytes that contain schema and table. None for any other message."""
+    begin = len(VERSION) + LENGTH_BYTES
+    row = _ROW_KEY.match(key, begin)
+    is_whole = row is not None and row.end() == len(key) and key[:begin] == VERSION + _length(len(key) - begin)
+    return row if is_whole else None
 
 
 def row_keys(key: bytes) -> list[re.Match[bytes]]:
-    """Return the key of each row, as `row_key` does. Empty if the message has something else than rows."""
+    """Match the key of each row of a message, as `row_key` does. Empty if the message has other events, too."""
     found, at = list[re.Match[bytes]](), len(VERSION)
     while at < len(key):
         begin = at + LENGTH_BYTES

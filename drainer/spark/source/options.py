@@ -1,4 +1,4 @@
-"""The options of the data source "binlog", read and checked. docs/api-source.md lists them."""
+"""Parses and validates the options of the data source "binlog", which docs/api-source.md lists."""
 
 from __future__ import annotations
 

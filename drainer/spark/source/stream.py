@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return {"commit_ts": max(after_ts, until_ts)}
 
     def reportLatestOffset(self) -> Offset | None:
-        """Return what the progress of a query shows as the newest offset: the watermark of its last micro-batch."""
+        """Return the `latestOffset` of a query's progress: the watermark when its last micro-batch was planned."""
         return {"commit_ts": self._newest_ts} if self._newest_ts else None
 
     @one_line_errors

@@ -174,7 +174,7 @@ class Reading:
     """Parameters of a task; picklable. `watched`: includes every DDL that affects the task's rows; a column that is not
     in it was not public when the row was written. `begin_version`: schema version at the start of the query. `collect`:
     put columns added by a DDL into the column `added` instead of raising. `zero_dates_fail`: raise for zero dates.
-    `fields` has the columns that `rules` leave. `changelog`: the shape."""
+    `fields` has the columns that `rules` leave. `changelog`: return rows in the shape "changelog"."""
 
     watched: Watched
     fields: Fields

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.cluster import tso
@@ -16,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from drainer.batch.work import Kind
 from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.changes.scan import Rows, scan_all
+from drainer.changes.vector import Ints
 from drainer.spark.typed.fields import AFTER, BEFORE, CHANGELOG, Reading, SchemaChanged, change_schema
 from drainer.spark.typed.row_reader import Part, RowReader
 
@@ -185,28 +185,28 @@ def changelog(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     types = np.concatenate(
         (np.where(is_update, _PREIMAGE, _DELETE)[olds], np.where(is_update, _POSTIMAGE, _INSERT)[news])
     )
-    images = pa.concat_arrays([before.take(pa.array(olds)), after.take(pa.array(news))])
-    row = np.concatenate((olds, news))
-    place = row * 4 + 2 * (np.arange(len(row)) >= len(olds))
+    row, at = np.concatenate((olds, news)), np.concatenate((olds, news + len(batch)))  # `at`: in `images`
+    images = pa.concat_arrays([before, after])
+    # Sorted by change, the old image first; before the new image there is a place for that of another change.
+    place = row * 4 + 2 * (at >= len(batch))
     commit_ts = batch.column("commit_ts").to_numpy()[row]
-    for deleted, inserted in _same_key(images, types, commit_ts, key):
+    for deleted, inserted in _same_key(images, at, types, commit_ts, key):
         types[deleted], types[inserted], place[deleted] = _PREIMAGE, _POSTIMAGE, place[inserted] - 1
-    order = pa.array(np.argsort(place, kind="stable"))
-    taken = batch.take(pa.array(row[order]))
-    columns = [*images.take(order).flatten(), _CHANGE_TYPES.take(pa.array(types)).take(order)]
-    columns += [taken.column("commit_ts"), taken.column("commit_time")]
+    order = np.argsort(place)
+    rows = pa.array(row[order])
+    columns = [*images.take(pa.array(at[order])).flatten(), _CHANGE_TYPES.take(pa.array(types[order]))]
+    columns += [batch.column(name).take(rows) for name in ("commit_ts", "commit_time")]
     return pa.RecordBatch.from_arrays(columns, names=[*(field.name for field in before.type), *CHANGELOG])
 
 
-def _same_key(
-    images: Any, types: npt.NDArray[np.int64], commit_ts: npt.NDArray[np.int64], key: Sequence[str]
-) -> Iterator[tuple[int, int]]:
-    """Yield the indexes of a deleted and an inserted image that have the same key and transaction."""
+def _same_key(images: Any, at: Ints, types: Ints, commit_ts: Ints, key: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield the indexes into `at` of a deleted and an inserted image that have the same key and transaction."""
     both = np.intersect1d(commit_ts[types == _DELETE], commit_ts[types == _INSERT])
     if not key or not len(both):
         return
     chosen = np.flatnonzero(np.isin(commit_ts, both) & np.isin(types, (_DELETE, _INSERT)))
-    values = [pc.struct_field(images, name).take(pa.array(chosen)).to_pylist() for name in key]
+    values = [pc.struct_field(images, name).take(pa.array(at[chosen])).to_pylist() for name in key]
     keys = dict(zip(chosen.tolist(), zip(commit_ts[chosen].tolist(), *values, strict=True), strict=True))
-    deleted = {place: at for at, place in keys.items() if types[at] == _DELETE}
-    yield from ((deleted[place], at) for at, place in keys.items() if types[at] == _INSERT and place in deleted)
+    deleted = {place: index for index, place in keys.items() if types[index] == _DELETE}
+    inserted = [(place, index) for index, place in keys.items() if types[index] == _INSERT]
+    yield from ((deleted[place], index) for place, index in inserted if place in deleted)

@@ -20,7 +20,7 @@ STORED_S = 30.0  # how long brokers may take to store what was sent
 MESSAGES_MAX = 64  # that one read returns
 AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
 
-# Once it is so far ahead, the client would wait for a second before it fetches again.
+# When its queue is full the client waits before it fetches again, by default a second.
 _AHEAD = {"queued.max.messages.kbytes": AHEAD_KBYTES, "fetch.queue.backoff.ms": 10}
 _READING = {"fetch.wait.max.ms": 100}
 # A message that is refused or too late must not be passed over by later ones: what lies behind it would count as all.

@@ -28,7 +28,6 @@ from drainer.schema.view import SchemaView
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.support.tidb_codecs import encode_row_v2
-from tests.support.view import view_of_table
 from tests.unit.drainer.changes.cases import encoded, images, steps_of, tables
 
 IN_STEP, ONE_BY_ONE = 1, 1 << 40
@@ -69,7 +68,7 @@ def both(view: SchemaView, rows: Rows) -> list[tuple[object, ...]]:
 def test_column_decoding_equals_row_by_row_decoding(data: st.DataObject, info: TableInfo, new_collation: bool) -> None:
     steps = data.draw(steps_of(info))
     rows = rows_of(info, [encoded(info, step, new_collation=new_collation) for step in steps])
-    found = both(view_of_table(info, "db"), rows)
+    found = both(view_of(info, settled=1 << 62), rows)
     assert [row[2] for row in found] == [Kind[kind.upper()] for kind, _, _ in steps]
 
 
@@ -80,7 +79,7 @@ def test_ordinary_rows_are_all_decoded_as_columns(data: st.DataObject, info: Tab
     with patch.context() as context:
         context.setattr("drainer.changes.decode._one_by_one", _refuse)
         rows = rows_of(info, [encoded(info, step) for step in data.draw(steps_of(info))])
-        assert len(images(decoded(view_of_table(info, "db"), rows, IN_STEP))) == len(rows)
+        assert len(images(decoded(view_of(info, settled=1 << 62), rows, IN_STEP))) == len(rows)
 
 
 def _refuse(*_: object) -> None:
@@ -95,7 +94,7 @@ def test_damaged_row_is_refused_exactly_where_general_decoder_refuses_it(data: s
     everything is asked for here."""
     steps = data.draw(steps_of(info, most=1))
     kind, row = encoded(info, steps[0])
-    view = view_of_table(info, "db")
+    view = view_of(info, settled=1 << 62)
     at = data.draw(st.integers(0, len(row) - 1))
     changed = row[:at] + bytes((data.draw(st.integers(0, 255)),)) + row[at + 1 :]
     for damaged in (changed, *(row[:n] for n in range(0, len(row), max(1, len(row) // 24)))):
@@ -131,7 +130,7 @@ def test_damaged_row_is_refused_decoded_as_columns_or_one_by_one(kind: Kind, row
     """Also where only the key of old images is asked for."""
     unique = {"PRIMARY": ["a"]} if has_key else {}
     info = table([("a", not_null(INT)), ("b", INT)], unique=unique)
-    view, rows = view_of_table(info, "db"), rows_of(info, [(kind, row)])
+    view, rows = view_of(info, settled=1 << 62), rows_of(info, [(kind, row)])
     for rows_min in (IN_STEP, ONE_BY_ONE):
         with pytest.raises(DecodeError, match="commit_ts 1000"):
             decoded(view, rows, rows_min, whole=False)
@@ -150,7 +149,7 @@ def test_rows_of_format_2_are_decoded_by_general_decoder(data: st.DataObject, in
         elif kind == "delete":
             rows += [(Kind.DELETE, encode_row_v2(old)), encoded(info, ("delete", old, {}))]
     if rows:
-        found = both(view_of_table(info, "db"), rows_of(info, rows))
+        found = both(view_of(info, settled=1 << 62), rows_of(info, rows))
         assert [row[6:] for row in found[::2]] == [row[6:] for row in found[1::2]]
 
 
@@ -167,14 +166,14 @@ def test_rows_without_trailing_columns_end_before_next_row() -> None:
     info = table([("id", INT), ("a", INT), ("b", TEXT)], handle="id")
     steps: list[Step] = [("insert", {}, {1: n, 2: None, 3: None}) for n in range(4)]
     rows = rows_of(info, [encoded(info, step) for step in steps])
-    found = images(decoded(view_of_table(info, "db"), rows, IN_STEP))
+    found = images(decoded(view_of(info, settled=1 << 62), rows, IN_STEP))
     assert [row[7] for row in found] == [(n, None, None) for n in range(4)]
 
 
 def test_row_with_only_its_key_is_decoded() -> None:
     info = table([("id", INT)], handle="id")
     rows = rows_of(info, [encoded(info, ("insert", {}, {1: n})) for n in range(3)])
-    assert [row[7] for row in both(view_of_table(info, "db"), rows)] == [(0,), (1,), (2,)]
+    assert [row[7] for row in both(view_of(info, settled=1 << 62), rows)] == [(0,), (1,), (2,)]
 
 
 def test_rows_before_and_after_added_and_dropped_columns_are_decoded() -> None:
@@ -223,7 +222,7 @@ def test_integer_out_of_its_column_range_is_refused() -> None:
         rows = rows_of(info, [encoded(info, ("insert", {}, {1: 1, 2: value}))])
         for rows_min in (IN_STEP, ONE_BY_ONE):
             with pytest.raises(DecodeError, match=r"`db`.`t` .*commit_ts 1000.*does not fit"):
-                decoded(view_of_table(info, "db"), rows, rows_min)
+                decoded(view_of(info, settled=1 << 62), rows, rows_min)
 
 
 def test_invalid_set_or_bit_value_is_refused_when_whole_rows_are_wanted() -> None:
@@ -235,8 +234,8 @@ def test_invalid_set_or_bit_value_is_refused_when_whole_rows_are_wanted() -> Non
             rows = rows_of(info, [encoded(info, step)])  # type: ignore[arg-type]
             for rows_min in (IN_STEP, ONE_BY_ONE):
                 with pytest.raises(DecodeError, match=r"`db`.`t` .*commit_ts 1000"):
-                    decoded(view_of_table(info, "db"), rows, rows_min)
-                assert sum(map(len, decoded(view_of_table(info, "db"), rows, rows_min, whole=False))) == 1
+                    decoded(view_of(info, settled=1 << 62), rows, rows_min)
+                assert sum(map(len, decoded(view_of(info, settled=1 << 62), rows, rows_min, whole=False))) == 1
 
 
 def test_fold_reads_only_key_of_old_images() -> None:
@@ -244,7 +243,7 @@ def test_fold_reads_only_key_of_old_images() -> None:
     steps: list[Step] = [("update", {1: 1, 2: b"a"}, {1: 1, 2: b"b"}), ("delete", {1: 1, 2: b"b"}, {})]
     rows = rows_of(info, [encoded(info, step) for step in steps])
     for rows_min in (IN_STEP, ONE_BY_ONE):
-        update, delete = decoded(view_of_table(info, "db"), rows, rows_min, whole=False)
+        update, delete = decoded(view_of(info, settled=1 << 62), rows, rows_min, whole=False)
         assert update.old is not None and delete.old is not None
         assert update.old[1] is None and delete.old[1] is None
         assert update.old[0].to_pylist() == [1]
@@ -279,13 +278,13 @@ def test_clustered_key_under_collation_is_read_from_row() -> None:
     values = {1: b"Abc", 2: 5}
     row = encoded(info, ("insert", {}, values))[1]
     assert not row.startswith(encode_handle_value(info.columns[0], -1, b"Abc", new_collation=False))
-    found = images(decoded(view_of_table(info, "db"), rows_of(info, [(Kind.INSERT, row)] * 2), IN_STEP))
+    found = images(decoded(view_of(info, settled=1 << 62), rows_of(info, [(Kind.INSERT, row)] * 2), IN_STEP))
     assert [r[7] for r in found] == [(b"Abc", 5)] * 2
 
 
 def test_codec_of_table_version_is_made_once() -> None:
     info = table([("id", INT)], handle="id")
-    decoder = ColumnDecoder(view_of_table(info, "db"))
+    decoder = ColumnDecoder(view_of(info, settled=1 << 62))
     rows = rows_of(info, [encoded(info, ("insert", {}, {1: 1}))])
     first, second = (decoder.codec(group) for group in [*decoder.groups(rows), *decoder.groups(rows)])
     assert first is second

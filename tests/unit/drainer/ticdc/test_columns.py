@@ -28,8 +28,8 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation
 from drainer.ticdc.tables import NamedTable, NamedTables, _Change, packed
 from tests.support.memory_records import message
+from tests.support.row_case import view_of
 from tests.support.ticdc_topic import BinlogsOnly, CountsColumns
-from tests.support.view import view_of_table
 
 KINDS = {
     "id": FieldType(Tp.LONGLONG, flag=int(Flag.PRI_KEY | Flag.NOT_NULL)),
@@ -63,9 +63,9 @@ def fold(
     at, infos = KafkaPartition("t", 0), [one for one in (info, other) if one is not None]
     tables = NamedTables({("d", one.name): (_Change(0, NamedTable(one.id, 1, one)),) for one in infos}, {})
     wanted = PartitionRange(at, KafkaAddress("t", options, {}), 0, len(messages), 0, 1 << 62, packed(tables))
-    view = view_of_table(info, "d")
+    view = view_of(info, schema="d", settled=1 << 62)
     for one in infos:
-        view.tables.update(view_of_table(one, "d").tables)  # type: ignore[attr-defined]
+        view.tables.update(view_of(one, schema="d", settled=1 << 62).tables)  # type: ignore[attr-defined]
     cutter = of(SegmentDecoder(view, SQL_TEXT))
     records = [Record(at, offset, *pair) for offset, pair in enumerate(messages)]
     found = _Translation(wanted, after_ts, 98, **more).fold(cutter, cutter.add_in_order, records)

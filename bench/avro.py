@@ -27,10 +27,9 @@ from bench.report import Report
 from bench.rowcodec import least_us
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
+from drainer.protocol.encoder import merged
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import merged
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table

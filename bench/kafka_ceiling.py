@@ -18,8 +18,7 @@ from bench.rowcodec import SBTEST, binlogs, sbtest_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.dispatch.dispatcher import PartitionSlotting
-from drainer.protocol.encoder import Message
-from drainer.protocol.schema_ids import merged
+from drainer.protocol.encoder import Message, merged
 from drainer.sink.kafka.producer import library_batch_bytes, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection

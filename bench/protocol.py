@@ -32,15 +32,13 @@ from bench.report import Report
 from bench.rowcodec import SBTEST, WIDE, least_us, sbtest_row, wide_row
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.encoder import Encoder
+from drainer.protocol.encoder import Encoder, merged
 from drainer.protocol.event import RowEvent
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import merged
-from drainer.protocol.table import Table, table_of
+from drainer.protocol.table import RowChanges, Table, table_of
 from drainer.row.column_type import ColumnType
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_case import table

@@ -43,8 +43,7 @@ from drainer.changes.vector import Ints, Mask
 from drainer.dispatch.merge import row_codes
 from drainer.dispatch.partition import Hashes, row_hashes
 from drainer.dispatch.row_events import transactions_of
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType
 from drainer.row.key import compared_as, comparison
 from drainer.row.rules import mapped

@@ -23,8 +23,7 @@ from drainer.dispatch.merge import differ
 from drainer.dispatch.partition import Hashes, row_hashes
 from drainer.dispatch.row_events import RowEvents, halves_of
 from drainer.dispatch.rules import Method, Router, Rule
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 
 
 @dataclass(frozen=True, slots=True)

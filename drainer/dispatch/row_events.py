@@ -21,8 +21,7 @@ from drainer.changes.vector import Ints
 from drainer.dispatch.column_selector import ALL_COLUMNS, ColumnSelectors, Selection
 from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
 from drainer.protocol.encoder import CompiledTables
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import ColumnFlag, Table, table_of
+from drainer.protocol.table import ColumnFlag, RowChanges, Table, table_of
 from drainer.row.codec import Codec
 from drainer.row.layout import Layout
 

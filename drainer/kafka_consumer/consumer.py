@@ -23,10 +23,9 @@ from binlog.runtime.log import get_logger
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume, not_fetched
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadStopped, Record, TopicReader
-from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event, ResolvedEvent, RowEvent
-from drainer.protocol.large import claimed_row
+from drainer.protocol.large import ClaimStoreError, claimed_row, open_store
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.simple.decoder import SchemaUnknown

@@ -1,22 +1,63 @@
-"""Encoded rows as Arrow columns, for protocols that build messages from columns.
+"""Encoded rows as Arrow columns, for protocols that build messages from columns, and TiCDC's compression of values.
 
 Keys and values of many rows stay in Arrow buffers, and a message of many rows is a slice of them. No Python object is
-created for a single row.
+created for a single row. A message does not say how its value is compressed: writer and reader must be configured
+alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import cramjam
+import lz4.frame
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Words
-from drainer.protocol.compression import compress
 from drainer.protocol.encoder import RECORD_OVERHEAD
+from drainer.protocol.errors import MessageError
 from drainer.protocol.options import Compression
+
+# The longest value in bytes after decompression. TiDB's transactions are much smaller, so a value with a larger length
+# is damaged.
+LENGTH_MAX: Final = 1 << 30
+
+
+def compress(data: bytes, how: Compression) -> bytes:
+    if how == "snappy":  # the raw block format, not the framing format
+        return bytes(cramjam.snappy.compress_raw(data))
+    if how == "lz4":
+        # One frame of independent blocks with a checksum of the content, as pierrec/lz4 writes by default.
+        made: bytes = lz4.frame.compress(
+            data,
+            block_size=lz4.frame.BLOCKSIZE_MAX4MB,
+            block_linked=False,
+            content_checksum=True,
+            store_size=False,
+        )
+        return made
+    return data
+
+
+def decompress(data: bytes, how: Compression) -> bytes:
+    """Decompress a value. Raises MessageError."""
+    try:
+        if how == "snappy":
+            if cramjam.snappy.decompress_raw_len(data) > LENGTH_MAX:
+                raise ValueError(f"more than {LENGTH_MAX:,} bytes")
+            return bytes(cramjam.snappy.decompress_raw(data))
+        if how == "lz4":
+            reader = lz4.frame.LZ4FrameDecompressor()
+            found: bytes = reader.decompress(data, max_length=LENGTH_MAX)
+            if not reader.eof or reader.unused_data:
+                raise ValueError("no complete frame, or bytes follow it")
+            return found
+    except (RuntimeError, ValueError, EOFError, MemoryError, OverflowError, cramjam.DecompressionError) as error:
+        raise MessageError(f"a value of {len(data):,} bytes cannot be decompressed as {how}: {error}") from None
+    return data
 
 
 class EncodedColumns(NamedTuple):
@@ -66,7 +107,7 @@ def null_column(count: int) -> Any:
 
 
 def compressed(column: Any, how: Compression) -> Any:
-    """Compress each value of a column (see compression.compress)."""
+    """Compress each value of a column (see compress)."""
     if how == "none":
         return column
     return pa.array([compress(value, how) for value in column.to_pylist()], pa.large_binary())

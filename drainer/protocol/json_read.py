@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from drainer.protocol.compression import decompress
+from drainer.protocol.encoded_columns import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ColumnValue, Image, Value
 from drainer.protocol.options import Compression

@@ -17,7 +17,7 @@ from drainer.changes.decode import Columns
 from drainer.protocol.encoded_columns import large_binary
 from drainer.protocol.errors import converted
 from drainer.protocol.json_text import Fragment
-from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import RowChanges
 
 # The most bytes of rows that are joined at a time: an Arrow `binary` array is limited to 2 GiB.
 JOINED_BYTES_MAX: Final = 256 << 20

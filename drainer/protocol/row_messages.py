@@ -18,8 +18,7 @@ from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
 
 # The most messages, and bytes, that iteration converts to Python objects at a time.

@@ -14,7 +14,7 @@ from binlog.tidb.types import Tp
 from drainer.ddl.lexer import Unexpected, Words, statements, tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ColumnValue, RowEvent
-from drainer.protocol.pb_file.decoder import FileBinlog
+from drainer.protocol.pb_file.payload import FileBinlog
 from drainer.reparo.stream import Entry, ReparoError, Stream
 from drainer.schema.filter import Filter
 from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed

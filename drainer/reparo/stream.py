@@ -14,9 +14,16 @@ from binlog.runtime.log import get_logger
 from google_crc32c import value as crc32c
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.decoder import FileBinlog, decode
-from drainer.protocol.pb_file.reader import Record, RecordDamaged, records, sorted_files
-from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
+from drainer.protocol.pb_file.payload import FileBinlog, decode
+from drainer.protocol.pb_file.records import (
+    OVERHEAD,
+    FileName,
+    Record,
+    RecordDamaged,
+    parse_name,
+    records,
+    sorted_files,
+)
 from drainer.sink.document_position import POSITION
 
 # The error that stops reparo. Its message names file and offset, if there are any.

@@ -17,13 +17,12 @@ from drainer.changes import collector_paused
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, ReadError, Record, TopicReader
 from drainer.kafka_reading.repeats import Repeats, contents_of
-from drainer.protocol.claim_store import open_store
 from drainer.protocol.debezium.decoder import DebeziumDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.json_read import Columns
-from drainer.protocol.large import claimed_row
+from drainer.protocol.large import claimed_row, open_store
 from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of

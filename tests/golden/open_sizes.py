@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.protocol.compression import compress, decompress
+from drainer.protocol.encoded_columns import compress, decompress
 from drainer.protocol.encoder import RECORD_OVERHEAD
 from drainer.protocol.errors import MessageTooLarge
 from drainer.protocol.large import LargeMessages

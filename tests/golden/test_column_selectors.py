@@ -18,11 +18,10 @@ from drainer.dispatch.rules import Router
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import avro_name
-from drainer.protocol.encoder import Encoder, Message
+from drainer.protocol.encoder import Encoder, Message, RequiredSchema, SchemaIds, merged
 from drainer.protocol.event import Image, RowEvent
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, merged
+from drainer.protocol.table import RowChanges
 from drainer.schema.steps import Ddl
 from tests.golden.test_dispatch import PROTOCOLS, Step, steps_of
 from tests.support.capture import GOLDEN, find_sets

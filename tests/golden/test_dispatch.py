@@ -27,8 +27,7 @@ from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.registry import make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy

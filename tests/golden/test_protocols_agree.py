@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.golden.test_dispatch import steps_of
 from tests.support.capture import GOLDEN, CaptureSet, find_sets

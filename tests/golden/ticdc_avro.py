@@ -21,26 +21,24 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.blocks import joined
-from drainer.protocol.avro.column import pieces_of
-from drainer.protocol.avro.decoder import AvroDecoder, Record
+from drainer.protocol.avro.blocks import joined, pieces_of
+from drainer.protocol.avro.decoder import AvroDecoder, Record, read_record, readable
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.avro.reader import read_record, readable
 from drainer.protocol.avro.schema import (
     CHECKSUM,
     CHECKSUM_VERSION,
     CORRUPTED,
+    allowed_names,
+    allowed_text,
     avro_name,
     record_namespace,
     subjects,
     table_schemas,
 )
-from drainer.protocol.avro.types import allowed_names, allowed_text
-from drainer.protocol.encoder import Ddl
+from drainer.protocol.encoder import Ddl, SchemaIds, header_of, merged, read_header
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import SchemaIds, header_of, merged, read_header
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry

@@ -9,8 +9,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import COLUMNS, decoded_values_of

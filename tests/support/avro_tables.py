@@ -16,12 +16,11 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.avro.types import allowed_names
+from drainer.protocol.avro.schema import allowed_names
+from drainer.protocol.encoder import merged
 from drainer.protocol.event import Value
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import merged
-from drainer.protocol.table import Column, ColumnFlag, Table
+from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_changes
 

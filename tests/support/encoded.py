@@ -12,9 +12,9 @@ import pyarrow as pa
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.large import LargeMessages
-from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.secondary.encoder import SecondaryTable
+from drainer.protocol.table import RowChanges
 
 
 class EncodedRow(NamedTuple):

@@ -14,8 +14,7 @@ from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, TIMES, FieldType, Flag,
 
 from drainer.batch.work import Kind
 from drainer.protocol.event import Value
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Column, ColumnFlag, Table
+from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.row_changes import make_changes
 

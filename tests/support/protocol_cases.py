@@ -14,15 +14,12 @@ from binlog.tidb.unflatten import enum_text, set_text
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.schema import avro_name
-from drainer.protocol.encoder import Decoder, Encoder
+from drainer.protocol.encoder import Decoder, Encoder, merged
 from drainer.protocol.event import Change, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.pb_file.decoder import decode
-from drainer.protocol.pb_file.encoder import EventEncoder, dml_head
+from drainer.protocol.pb_file.payload import EventEncoder, decode, dml_head
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import merged
-from drainer.protocol.table import Column, Table
+from drainer.protocol.table import Column, RowChanges, Table
 from drainer.row.column_type import DecodedValue, TypeClass
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.typed_columns import read_value

@@ -11,8 +11,7 @@ from binlog.tidb.types import FieldType, Flag
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table, table_of
+from drainer.protocol.table import RowChanges, Table, table_of
 from drainer.row.codec import Codec
 from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.view import TableAt

@@ -11,18 +11,15 @@ import numpy as np
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
-from drainer.protocol.avro.blocks import Piece, constant, joined, varints
-from drainer.protocol.avro.column import pieces_of
+from drainer.protocol.avro.blocks import Piece, constant, joined, pieces_of, varints
 from drainer.protocol.avro.schema import TableSchemas, compact_json, subjects, table_schemas
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import Ddl, DdlScope, Message
+from drainer.protocol.encoder import Ddl, DdlScope, Message, RequiredSchema, SchemaIds, header_of
 from drainer.protocol.errors import EncodeError, SchemaIdMissing
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import OneRowMessages, TableEncoder
-from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, header_of
-from drainer.protocol.table import Table
+from drainer.protocol.table import RowChanges, Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
 _PHYSICAL_SHIFT: Final = np.uint64(18)

@@ -12,16 +12,14 @@ from binlog.tidb.types import BLOBS, FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
-from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns
+from drainer.protocol.encoded_columns import EncodedColumns, compress
 from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import DocumentTable, OneRowMessages, value_of
-from drainer.protocol.table import ColumnFlag, Table, basic_type, full_type
+from drainer.protocol.table import ColumnFlag, RowChanges, Table, basic_type, full_type
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
 # compiled.

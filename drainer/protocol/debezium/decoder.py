@@ -20,8 +20,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.time import duration_text
 from binlog.tidb.types import Tp
 
-from drainer.protocol.debezium.schema import tidb_type
-from drainer.protocol.debezium.values import DECIMAL, EPOCH, value_of
+from drainer.protocol.debezium.schema import DECIMAL, EPOCH, tidb_type, value_of
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse

@@ -17,18 +17,15 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
-from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, large_binary, take_rows
+from drainer.protocol.encoded_columns import EncodedColumns, compress, large_binary, take_rows
 from drainer.protocol.encoder import Ddl, Encoder, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, numbers
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
-from drainer.protocol.open.framing import frame, single
-from drainer.protocol.open.quote import quote
+from drainer.protocol.open.framing import frame, quote, single
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.row_messages import DocumentTable
-from drainer.protocol.table import Column, ColumnFlag, Table
+from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.partition.locate import PartitionUnknown, locator
 

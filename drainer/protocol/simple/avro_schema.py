@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import fastavro
 
-from drainer.protocol.avro.reader import read_record
+from drainer.protocol.avro.decoder import read_record
 from drainer.protocol.errors import MessageError
 
 NAMESPACE: Final = "com.pingcap.simple.avro"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from drainer.protocol.compression import decompress
+from drainer.protocol.encoded_columns import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import (
     BootstrapEvent,

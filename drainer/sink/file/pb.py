@@ -20,10 +20,8 @@ from binlog.runtime.directories import sync_directory
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.decoder import decode
-from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
-from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, records
-from drainer.protocol.pb_file.records import compressed_name, parse_name
+from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, decode, dml_head
+from drainer.protocol.pb_file.records import PAYLOAD_BYTES_MAX, RecordDamaged, compressed_name, parse_name, records
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.format import Add, Put, RecordFiles, put_record

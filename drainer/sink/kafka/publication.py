@@ -16,13 +16,11 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes, part_of_slot
 from drainer.dispatch.piece_order import OrderedPart, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
-from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import Message
-from drainer.protocol.large import LargeMessages, message_bytes_max
+from drainer.protocol.encoder import Message, RequiredSchema, SchemaIds
+from drainer.protocol.large import ClaimStore, LargeMessages, message_bytes_max, open_store
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
-from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 from drainer.row.decode import Decoder
 from drainer.schema.steps import Ddl, Located

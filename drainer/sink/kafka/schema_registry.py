@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from binlog.runtime.log import get_logger
 
-from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, fingerprint, merged
+from drainer.protocol.encoder import RequiredSchema, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.settings.registry_http import (
     NO_REGISTRY_SETTINGS,

@@ -20,9 +20,8 @@ from binlog.runtime.log import get_logger
 from binlog.topic.kafka import Record
 
 from drainer.changes.change_segment import ChangeSegment
-from drainer.protocol.encoder import Message
+from drainer.protocol.encoder import Message, RequiredSchema
 from drainer.protocol.errors import SchemaIdMissing
-from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
 from drainer.sink.kafka.producer import Producer, ProducerLost, new_producer

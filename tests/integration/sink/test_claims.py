@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from drainer.kafka_consumer.__main__ import main
-from drainer.protocol.claim_store import ClaimStoreError, open_store
+from drainer.protocol.large import ClaimStoreError, open_store
 from tests.integration.sink.test_kafka import EDGES, settings
 from tests.support import kafka_case
 from tests.support.kafka import Broker

@@ -17,7 +17,7 @@ from zlib import crc32
 from binlog.runtime.log import get_logger
 
 from drainer.dispatch.dispatcher import SLOTTING_VERSION, PartitionSlotting
-from drainer.protocol.schema_ids import RequiredSchema
+from drainer.protocol.encoder import RequiredSchema
 from drainer.sink.errors import DestinationError, DestinationRefused, Fenced
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.schema_registry import SchemaRegistry

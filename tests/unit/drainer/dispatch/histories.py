@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
-from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 

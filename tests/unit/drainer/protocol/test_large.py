@@ -13,14 +13,22 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from drainer.batch.work import Kind
-from drainer.protocol.claim_store import ArrowStore, ClaimStore, ClaimStoreError, arrow_uri, open_store
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge, ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
-from drainer.protocol.large import LargeMessages, claim_name, claimed_row
+from drainer.protocol.large import (
+    ArrowStore,
+    ClaimStore,
+    ClaimStoreError,
+    LargeMessages,
+    arrow_uri,
+    claim_name,
+    claimed_row,
+    open_store,
+)
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
@@ -284,7 +292,7 @@ def test_concurrent_writers_of_one_claim_check_do_not_disturb_each_other(
             others.pop().put("x.json", b"content")
             shown.append((tmp_path / "x.json").read_bytes())
 
-    monkeypatch.setattr("drainer.protocol.claim_store.os.fsync", fsync)
+    monkeypatch.setattr("drainer.protocol.large.os.fsync", fsync)
     store = open_store(str(tmp_path))
     store.put("x.json", b"content")
     assert shown == [b"content"] == [store.get("x.json")]
@@ -294,7 +302,7 @@ def test_concurrent_writers_of_one_claim_check_do_not_disturb_each_other(
 def test_new_claim_directories_are_synced_in_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new directory is synced in its parent, or a crash of the machine takes acknowledged claims away."""
     synced: list[Path] = []
-    for module in ("binlog.runtime.directories", "drainer.protocol.claim_store"):
+    for module in ("binlog.runtime.directories", "drainer.protocol.large"):
         monkeypatch.setattr(f"{module}.sync_directory", synced.append)
     store = open_store(str(tmp_path / "a" / "b"))
     store.put("x", b"1")

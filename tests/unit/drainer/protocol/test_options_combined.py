@@ -12,9 +12,8 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.claim_store import open_store
 from drainer.protocol.event import RowEvent
-from drainer.protocol.large import LargeMessages, claimed_row
+from drainer.protocol.large import LargeMessages, claimed_row, open_store
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue

@@ -11,11 +11,10 @@ from binlog.tidb.job import ActionType
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
-from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder
+from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder, merged
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
-from drainer.protocol.schema_ids import merged
 from tests.support.encoded import encoded_rows, framed_rows, handle_only_rows
 from tests.support.protocol_options import protocol_options
 from tests.support.row_changes import make_changes

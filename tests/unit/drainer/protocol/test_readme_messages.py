@@ -15,9 +15,8 @@ from binlog.pb import secondary_binlog_pb2
 from google.protobuf.json_format import MessageToDict
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoder import Encoder, Message
+from drainer.protocol.encoder import Encoder, Message, merged
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.protocol_options import protocol_options

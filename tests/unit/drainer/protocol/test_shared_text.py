@@ -11,7 +11,7 @@ from binlog.tidb.json_encode import encode_json
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.compression import compress, decompress
+from drainer.protocol.encoded_columns import compress, decompress
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.errors import MessageError
 from drainer.protocol.options import Compression, ProtocolOptions

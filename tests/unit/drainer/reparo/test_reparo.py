@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
-from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table
+from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, dml_head
+from drainer.protocol.table import RowChanges, Table
 from drainer.reparo.__main__ import main
 from drainer.reparo.config import ReparoConfig
 from drainer.reparo.replaying import parse

@@ -29,7 +29,7 @@ from drainer.protocol.json_read import Reader
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.simple.avro_schema import read_document, write_document
-from drainer.protocol.simple.table_encoder import table_schema
+from drainer.protocol.simple.encoder import table_schema
 from drainer.protocol.table import Table
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy

@@ -24,7 +24,7 @@ from drainer.protocol.avro.blocks import (
     lengths,
     varints,
 )
-from drainer.protocol.avro.types import twos_complement
+from drainer.protocol.avro.schema import twos_complement
 from drainer.protocol.column_text import texts_of
 from drainer.row.column_type import ColumnType
 from tests.unit.drainer.protocol.avro.cases import INSTANTS, MOMENTS

@@ -14,12 +14,11 @@ from drainer.batch.work import Kind
 from drainer.protocol import registry
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.encoder import Ddl, DdlScope, Message
+from drainer.protocol.encoder import Ddl, DdlScope, Message, merged
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import check
-from drainer.protocol.schema_ids import merged
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
 from tests.support.encoded import EncodedRow, encoded_rows, framed_rows

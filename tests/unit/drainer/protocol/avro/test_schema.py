@@ -13,11 +13,10 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.avro.schema import avro_name, compact_json, subjects, table_schemas
-from drainer.protocol.avro.types import allowed_names, allowed_text
+from drainer.protocol.avro.schema import allowed_names, allowed_text, avro_name, compact_json, subjects, table_schemas
+from drainer.protocol.encoder import RequiredSchema
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import RequiredSchema
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType
 from tests.support.avro_tables import TOPIC, ready

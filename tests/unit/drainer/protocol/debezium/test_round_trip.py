@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol.debezium.values import value_of
+from drainer.protocol.debezium.schema import value_of
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent

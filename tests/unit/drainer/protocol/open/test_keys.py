@@ -12,8 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Table, table_of
+from drainer.protocol.table import RowChanges, Table, table_of
 from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table

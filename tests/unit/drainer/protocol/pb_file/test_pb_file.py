@@ -10,10 +10,8 @@ from binlog.tidb.datum import Datum, Uint, encode_value
 from hypothesis import given
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.decoder import decode
-from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Column
+from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, decode, dml_head
+from drainer.protocol.table import Column, RowChanges
 from drainer.row.column_type import DecodedValue, TypeClass
 from tests.support.any_changes import changes
 from tests.support.shown_text import shown_text

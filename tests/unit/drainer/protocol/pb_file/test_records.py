@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.pb_file.reader import RecordDamaged, records, sorted_files
-from drainer.protocol.pb_file.records import MAGIC_BYTES, OVERHEAD, compressed_name, file_name, parse_name
+from drainer.protocol.pb_file.records import (
+    MAGIC_BYTES,
+    OVERHEAD,
+    RecordDamaged,
+    compressed_name,
+    file_name,
+    parse_name,
+    records,
+    sorted_files,
+)
 from tests.support.file_case import framed
 
 PAYLOADS = [b"first", b"", b"x" * 300, MAGIC_BYTES * 3, b"last one"]

@@ -19,8 +19,7 @@ from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import ColumnValue, DdlEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.table import Column
+from drainer.protocol.table import Column, RowChanges
 from drainer.row.column_type import TypeClass
 from tests.support.any_changes import BIG, changes
 from tests.support.encoded import encoded_rows, framed_rows

@@ -20,12 +20,11 @@ from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
-from drainer.protocol.encoder import Message
+from drainer.protocol.encoder import Message, merged
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
-from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.publication import Publication
 from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows
 from tests.support.examples import FEW

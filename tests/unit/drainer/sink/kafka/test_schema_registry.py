@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.protocol.schema_ids import RequiredSchema, fingerprint
+from drainer.protocol.encoder import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import RegistryAnswer, RegistryHttp, RegistrySection

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.protocol.claim_store import ClaimStoreError
+from drainer.protocol.large import ClaimStoreError
 from drainer.protocol.options import option_table
 from drainer.protocol.registry import protocols_text
 from drainer.sink.base import Identity

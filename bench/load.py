@@ -16,7 +16,7 @@ from bench.pull import cpu_s
 from bench.report import Report
 from bench.sbtest import rows
 from drainer.batch.work import Folded, Kind, Match, TableShape
-from drainer.changes.net_rows import NetColumns
+from drainer.changes.net import NetColumns
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.connection import ServerSession, connect
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -19,9 +19,17 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, only
-from drainer.apply.fold_order import PackedView, ReadOrder, cut_version, read_order, slots_of_batch
+from drainer.apply.fold_order import (
+    DistributedJob,
+    MicroBatch,
+    PackedView,
+    ReadOrder,
+    binlogs,
+    cut_version,
+    read_order,
+    slots_of_batch,
+)
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Decisions, Progress, Stopped
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together

@@ -1,5 +1,6 @@
 """How tasks process a part of a distributed batch, and a slot: picklable values for executors. A sink needs net rows
-(FoldOrder) or every change (ChangesOrder).
+(FoldOrder) or every change (ChangesOrder). And the interface of a batch that they process, which drainer.spark.query
+implements.
 
 A task takes the decoder that its worker keeps for `view.token`, and gives it to the other methods.
 """
@@ -10,17 +11,23 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from binlog import envelope
+
+from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
 from drainer.changes.slots import last_change, merge_slot
 from drainer.changes.stream import StreamCutter, StreamDecoder, merge
+from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.watermark import Counted
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Slotting, Wants
+from drainer.sink.base import AnySink, Intent, Receipt, Slotting, SlotWriter, Wants
+from drainer.sink.retry import TASK_RETRY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +151,49 @@ def slots_of_batch(sink: AnySink, wanted: int) -> int:
     if sink.wants is Wants.NET:
         return wanted
     return sink.slotting.count if sink.slotting.is_fixed else min(wanted, sink.slotting.count)
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedJob:
+    """Parameters of the tasks that apply slots. Picklable. `folded`: the tasks that read the batch have carried out
+    `order`; `planned`: what all of them together must have read, where it is known (rule 22); `retry_for_s`: for how
+    long a task retries before it gives up."""
+
+    order: ReadOrder
+    intent: Intent
+    writer: SlotWriter[Any]
+    folded: bool
+    planned: Counted | None = None
+    retry_for_s: float = TASK_RETRY_S
+
+
+class MicroBatch(Protocol):
+    """A batch of the Spark query."""
+
+    def messages(self) -> Iterable[tuple[str, bytes]]:
+        """(pump, message of a pull) of the whole batch, in any order, brought to the driver."""
+        ...
+
+    def check(self, order: ReadOrder) -> None:
+        """Fold the whole batch on executors and discard the result. Raises what decoding raises."""
+        ...
+
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
+        """Pull and fold the whole batch now; later calls use the result. Changes nothing in the destination. Raises
+        what pulling and decoding raise."""
+        ...
+
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
+        """Fold on executors, shuffle by slot, and run `job.writer` on every slot. Raises DestinationDown if the writer
+        of a slot did, after all slots have been tried."""
+        ...
+
+
+def binlogs(messages: Iterable[tuple[str, bytes]]) -> Iterable[ServedBinlog]:
+    """The binlogs of the messages of pulls; the parts of a large one follow one another."""
+    joiner = PartJoiner()
+    for pump, message in messages:
+        for payload in joiner.add(message):
+            found = envelope.scan(payload)
+            yield ServedBinlog(found.commit_ts, found.start_ts, pump, payload)
+    joiner.end()

@@ -26,9 +26,7 @@ from binlog.tidb.table import IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
 from drainer.changes.decode import Changes
-from drainer.changes.key import identities
-from drainer.changes.net import KeyEvents
-from drainer.changes.net_rows import tables_of
+from drainer.changes.net import KeyEvents, identities, tables_of
 from drainer.changes.slot_blob import table_seed
 from drainer.changes.vector import Ints
 from drainer.ddl.constraints import foreign_keys

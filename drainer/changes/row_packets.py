@@ -19,7 +19,7 @@ from binlog.tidb.time import parse_duration
 from binlog.tidb.types import Tp
 from binlog.tidb.varint import INT64_MIN, UINT64_MAX
 
-from drainer.changes.fields import spans
+from drainer.changes.reading import spans
 from drainer.changes.texts import as_string, data_of
 from drainer.changes.vector import Buffer, Ints
 from drainer.ddl.lexer import quoted

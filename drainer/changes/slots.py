@@ -29,8 +29,7 @@ import pyarrow.compute as pc
 from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
 from drainer.changes.change_blob import ipc_batches, pack_streams, unpack_streams
 from drainer.changes.groups import NO_GROUPS, Groups, Links, assign_groups, linked, nodes_of, packed, unpacked
-from drainer.changes.net import STATES, States, merge
-from drainer.changes.net_rows import folded_of
+from drainer.changes.net import STATES, States, folded_of, merge
 from drainer.changes.slot_blob import LINKS_SLOT, ORDERED_SLOT, BlobError
 from drainer.row.format import Format
 

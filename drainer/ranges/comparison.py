@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, SegmentWork, TableShape
-from drainer.changes.net import IMAGES
-from drainer.changes.net_rows import NetColumns
+from drainer.changes.net import IMAGES, NetColumns
 from drainer.changes.vector import Ints, Words
 from drainer.row.codec import Codec
 from drainer.row.format import Format

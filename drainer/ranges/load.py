@@ -27,8 +27,7 @@ from drainer.apply.fold_order import PackedView
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
-from drainer.changes.key import identities
-from drainer.changes.net_rows import NetColumns
+from drainer.changes.net import NetColumns, identities
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ranges.progress import LoadProgress

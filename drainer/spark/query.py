@@ -15,8 +15,7 @@ from binlog.runtime.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import DistributedJob
+from drainer.apply.fold_order import DistributedJob, ReadOrder
 from drainer.changes.slot_blob import folder_of
 from drainer.sink.base import Receipt
 from drainer.spark import shuffle_apply

@@ -19,8 +19,7 @@ from binlog.errors import BinlogError
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
-from drainer.apply.fold_order import FoldOrder, ReadOrder
-from drainer.apply.micro_batch import DistributedJob
+from drainer.apply.fold_order import DistributedJob, FoldOrder, ReadOrder
 from drainer.changes.slot_blob import LINKS_SLOT, Totals, join_blobs, split_totals
 from drainer.changes.slots import divide, groups_of
 from drainer.pumps.binlog_parts import PartJoiner

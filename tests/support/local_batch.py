@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
-from drainer.apply.fold_order import FoldOrder, ReadOrder
-from drainer.apply.micro_batch import DistributedJob
+from drainer.apply.fold_order import DistributedJob, FoldOrder, ReadOrder
 from drainer.changes.slot_blob import LINKS_SLOT
 from drainer.changes.slots import divide, groups_of
 from drainer.sink.base import Receipt

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.batch.work import NetRow
-from drainer.changes.net import IMAGES
-from drainer.changes.net_rows import NetColumns, Tuples
+from drainer.changes.net import IMAGES, NetColumns, Tuples
 from drainer.sink.mysql.rows.format import SQL_TEXT
 
 

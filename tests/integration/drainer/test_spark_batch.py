@@ -17,8 +17,7 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 
-from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.apply.micro_batch import DistributedJob
+from drainer.apply.fold_order import DistributedJob, FoldOrder, PackedView
 from drainer.batch.work import SegmentWork
 from drainer.changes.slot_blob import HASH_VERSION
 from drainer.pumps.watermark import Counted, RangeDiffers

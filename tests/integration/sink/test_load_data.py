@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
-from drainer.changes.net_rows import NetColumns
+from drainer.changes.net import NetColumns
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.row.column_type import TypeClass

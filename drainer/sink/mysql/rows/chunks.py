@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from drainer.batch.work import Folded, KeyChange, SegmentWork
-from drainer.changes.net_rows import columns_of
+from drainer.changes.net import columns_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.position import Stored
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.batch.work import TableShape
-from drainer.changes.net_rows import Tuples
+from drainer.changes.net import Tuples
 from drainer.row.column_type import TypeClass
 from drainer.sink.mysql.rows.statements import qualified, quote
 

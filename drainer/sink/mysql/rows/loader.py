@@ -18,7 +18,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import TableShape
-from drainer.changes.net_rows import Tuples
+from drainer.changes.net import Tuples
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.rows import load_data
 from drainer.sink.mysql.rows.statements import split_row

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from drainer.batch.work import TableShape
-from drainer.changes.net_rows import joined
+from drainer.changes.net import joined
 from drainer.sink.mysql.config import StatementLimits
 
 # One literal: quoted text (with an introducer or x/b before it), or anything up to the next comma. Every repetition is

@@ -11,7 +11,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Folded, KeyChange, Kind, SegmentWork, TableShape
-from drainer.changes.net_rows import columns_of
+from drainer.changes.net import columns_of
 from drainer.sink.errors import DataError, MissingRows, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut, NotDistributed
-from drainer.apply.micro_batch import DistributedJob
+from drainer.apply.fold_order import DistributedJob
 from drainer.apply.progress import Stopped
 from drainer.changes.slot_blob import HASH_VERSION
 from drainer.pipeline import Pipeline

@@ -19,9 +19,8 @@ from binlog.cluster.registry import Registry
 from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
-from drainer.apply.fold_order import ReadOrder
+from drainer.apply.fold_order import DistributedJob, ReadOrder
 from drainer.apply.large_transaction import LargePuller
-from drainer.apply.micro_batch import DistributedJob
 from drainer.changes.slot_blob import HASH_VERSION, BlobError, Totals, split_totals, with_totals
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, dial_with

@@ -17,8 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.changes import json_texts as module
-from drainer.changes.json_shape import DEPTH_MAX, LEAVES_MAX, shape_of, text_parts
-from drainer.changes.json_texts import TOGETHER_MIN, json_texts
+from drainer.changes.json_texts import DEPTH_MAX, LEAVES_MAX, TOGETHER_MIN, json_texts, shape_of, text_parts
 from drainer.protocol.json_text import json_strings
 from tests.unit.tidb.strategies import binary_json, finite, int64, json_text
 

@@ -20,10 +20,8 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import NetRow, SegmentWork
 from drainer.changes.decode import Changes
-from drainer.changes.events import events_of
-from drainer.changes.net import KeyEvents
-from drainer.changes.net_rows import columns_of
-from drainer.changes.segment import FLUSH_BYTES, SegmentCutter, SegmentDecoder
+from drainer.changes.net import KeyEvents, columns_of
+from drainer.changes.segment import FLUSH_BYTES, SegmentCutter, SegmentDecoder, events_of
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.slots import merge_slot
 from drainer.row.format import Format

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
-from drainer.changes.net_rows import columns_of
+from drainer.changes.net import columns_of
 from drainer.sink.mysql.rows import chunks
 from drainer.sink.mysql.rows.chunks import Phase, cut
 from tests.support.net_rows import net_columns

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from drainer.batch.work import Kind, Match, TableShape
-from drainer.changes.net_rows import NetColumns
+from drainer.changes.net import NetColumns
 from drainer.row.column_type import TypeClass
 from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
 from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, Column, body_of, clause_of, statement

@@ -1,6 +1,8 @@
 """Writes binlogs to pumps with the original's rules of retry and failover (C-10 to C-14), without the registry.
 
-`Writer` owns the connections, the tracker and the cleaner; `client`, the public interface, updates its pool.
+`Writer` owns the connections, the tracker and the cleaner; `client`, the public interface, updates its pool. `Cleaner`
+rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5:
+clean-up rollbacks). Binlogs have the fields that TiDB sets in each kind (X-01, X-02, X-03).
 """
 
 from __future__ import annotations
@@ -8,30 +10,186 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlog.cluster.node import State
+from binlog.envelope import BinlogType, encode_binlog
+from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
+from binlog.runtime.metrics import counter, exponential, gauge, histogram
 from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
-from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent
-from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
 from pumpclient.errors import CommitUndelivered, TransactionRolledBack
-from pumpclient.payload import NO_DDL, DdlFields, commit_payload, rollback_payload
 from pumpclient.pool import Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import Selector
-from pumpclient.tracker import OpenTransaction, Tracker
+from pumpclient.tracker import CleanUp, OpenTransaction, Tracker
 
 log = get_logger(__name__)
 
 PATIENCE_BYTES_S = 8 << 20  # bytes that a pump is expected to store per second, of all that this client sends it
 PATIENCE_COUNT_S = 10_000
+OWED_MAX = 100_000  # per pump
+RETRY_S = 1.0
+
+UNDELIVERED = counter(
+    "pump_client_undelivered_total", "Commits and rollbacks that no pump acknowledged in time: pending prewrites"
+)
+EXPIRED = counter("pump_client_expired_total", "Prewrites that were open for too long without a commit or rollback")
+TRIES_FAILED = counter("pump_client_tries_failed_total", "Writes to one pump that were not acknowledged", ["outcome"])
+SLOW = counter("pump_client_slow_total", "Times a pump was suspended because it did not answer a prewrite in time")
+OUTSIDE = counter("pump_client_outside_label_total", "Prewrites of strategy label taken by a pump without the labels")
+ROLLBACKS_OWED = gauge("pump_client_rollbacks_owed", "Clean-up rollbacks that their pump has not answered yet")
+RPC_SECONDS = histogram(
+    "pump_client_rpc_duration_seconds",
+    "Duration of one try to write a binlog to a pump, until its answer or the timeout",
+    ["outcome"],
+    buckets=exponential(0.00005, 2, 18),
+)
+ACKED_SECONDS = RPC_SECONDS.labels("acked")  # made once: `labels` builds strings and takes a lock at each call
+WRITTEN = counter("pump_client_written_binlogs_total", "Binlogs that a pump acknowledged")
+WRITTEN_BYTES = counter("pump_client_written_bytes_total", "Bytes of binlogs that a pump acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class DdlFields:
+    """The DDL fields of a prewrite and of its commit. `schema_state` (X-06): 0 for drops, 5 otherwise."""
+
+    job_id: int
+    query: bytes | None
+    schema_state: int
+
+
+NO_DDL = DdlFields(0, None, 0)
+
+
+def prewrite_payload(
+    start_ts: int, prewrite_key: bytes, prewrite_value: bytes | None, writer: bytes = b"", ddl: DdlFields = NO_DDL
+) -> bytes:
+    """Encode a prewrite. `prewrite_value`: a serialized PrewriteValue, None for a DDL. `writer`: the writer's id if it
+    has a lease.
+    """
+    return encode_binlog(
+        tp=BinlogType.PREWRITE,
+        start_ts=start_ts,
+        prewrite_key=prewrite_key,
+        prewrite_value=prewrite_value,
+        ddl_query=ddl.query,
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+        writer=writer,
+    )
+
+
+def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlFields = NO_DDL) -> bytes:
+    """Encode a commit. It repeats the prewrite's key and all DDL fields, but not the rows (X-01)."""
+    return encode_binlog(
+        tp=BinlogType.COMMIT,
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        prewrite_key=prewrite_key or None,
+        ddl_query=ddl.query,
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+    )
+
+
+def rollback_payload(start_ts: int, prewrite_key: bytes) -> bytes:
+    """Encode a rollback: commit_ts 0 and the prewrite's key (X-02)."""
+    return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts, commit_ts=0, prewrite_key=prewrite_key or None)
+
+
+Write = Callable[[str, bytes], Awaitable[Answer]]
+Exists = Callable[[str], bool]
+
+
+class Cleaner:
+    """Sends the clean-up rollbacks that `tracker` decides, with one task per pump that has not answered all. If one
+    overtakes the delayed prewrite, the pump stores it and refuses the prewrite when it arrives. `write` sends a payload
+    to a pump; `exists` says whether the pump is registered and not offline.
+    """
+
+    def __init__(self, write: Write, exists: Exists) -> None:
+        self._write = write
+        self._exists = exists
+        self._retry_s = RETRY_S
+        self._owed: dict[str, deque[tuple[int, bytes]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def owed(self) -> int:
+        """The number of rollbacks that are not answered yet."""
+        return sum(len(queue) for queue in self._owed.values())
+
+    def add(self, work: CleanUp) -> None:
+        for pump in work.pumps:
+            queue = self._owed.setdefault(pump, deque())
+            if len(queue) >= OWED_MAX:
+                self._abandon(pump, queue.popleft()[0], "too many rollbacks are queued for this pump")
+            queue.append((work.start_ts, work.prewrite_key))
+            ROLLBACKS_OWED.inc()
+            if pump not in self._tasks:
+                task = asyncio.create_task(self._serve(pump), name=f"pumpclient-cleanup-{pump}")
+                self._tasks[pump] = task
+
+    async def _serve(self, pump: str) -> None:
+        queue = self._owed[pump]
+        while queue:
+            if not self._exists(pump):
+                while queue:
+                    self._abandon(pump, queue.popleft()[0], "the pump is offline or no longer registered")
+                break
+            start_ts, key = queue[0]
+            try:
+                answer = await self._write(pump, rollback_payload(start_ts, key))
+            except BinlogError as error:  # unusable settings, such as a TLS file: retry as for an unreachable pump
+                answer = not_sent(str(error))
+            if not answer.heard or answer.passes:  # an abandoned copy would hold back every drainer
+                await asyncio.sleep(self._retry_s)
+                continue
+            if queue and queue[0][0] == start_ts:
+                queue.popleft()
+            ROLLBACKS_OWED.dec()
+            if answer.outcome is Outcome.CONFLICT:
+                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19: one
+                # transaction on several pumps).
+                log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
+            elif not answer.acked:
+                log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
+        del self._owed[pump], self._tasks[pump]
+
+    def _abandon(self, pump: str, start_ts: int, why: str) -> None:
+        ROLLBACKS_OWED.dec()
+        log.error(
+            "clean-up rollback abandoned; settle the prewrite with binlogctl settle",
+            pump=pump,
+            start_ts=start_ts,
+            why=why,
+        )
+
+    async def drained(self) -> None:
+        """Wait until every rollback is answered."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Stop. Unanswered rollbacks are logged with their start_ts."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for pump, queue in self._owed.items():
+            for start_ts, _ in queue:
+                self._abandon(pump, start_ts, "the client was closed before the pump answered")
+        self._owed.clear()
+        self._tasks.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +282,7 @@ class Writer:
             if self.pool.labelled(pump, self.labels):
                 self._outside.over()
             else:
-                metrics.OUTSIDE.inc()
+                OUTSIDE.inc()
                 self._outside.failed(labels=dict(self.labels), pump=pump)
         return pump
 
@@ -199,7 +357,7 @@ class Writer:
 
     def _undelivered(self, error: CommitUndelivered) -> None:
         self.tracker.undelivered(error.start_ts)
-        metrics.UNDELIVERED.inc()
+        UNDELIVERED.inc()
         log.error(
             "a transaction's outcome could not be sent to its pump: its prewrite stays pending",
             start_ts=error.start_ts,
@@ -222,17 +380,17 @@ class Writer:
         answer = await connection.write(payload)
         took_s = time.monotonic() - begun_s
         if answer.acked:
-            metrics.ACKED_SECONDS.observe(took_s)
+            ACKED_SECONDS.observe(took_s)
             if pump in self._outages:
                 self._outages.pop(pump).over(pump=pump)
-            metrics.WRITTEN.inc()
-            metrics.WRITTEN_BYTES.inc(len(payload))
+            WRITTEN.inc()
+            WRITTEN_BYTES.inc(len(payload))
             if self.pool.succeeded(pump):
                 log.info("pump is available again", pump=pump)
             return answer
-        metrics.RPC_SECONDS.labels(answer.outcome.value).observe(took_s)
+        RPC_SECONDS.labels(answer.outcome.value).observe(took_s)
         if not answer.final:
-            metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
+            TRIES_FAILED.labels(answer.outcome.value).inc()
             if self.pool.failed(pump, answer):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
                 self.suspended.set()
@@ -251,7 +409,7 @@ class Writer:
     def found_slow(self, pump: str) -> None:
         """Note that the pump did not answer a prewrite within `patience_s`."""
         if self.pool.found_slow(pump):
-            metrics.SLOW.inc()
+            SLOW.inc()
             log.warning("pump is unavailable: it is slow, or does not answer", pump=pump)
             self.suspended.set()
 
@@ -308,7 +466,7 @@ class Writer:
     def report_expired(self) -> None:
         """Report transactions that are open for too long (C-09)."""
         for transaction in self.tracker.expired(now_s=time.monotonic(), ttl_s=self.limits.open_ttl_s):
-            metrics.EXPIRED.inc()
+            EXPIRED.inc()
             log.error(
                 "a transaction has been open for too long without commit or rollback",
                 start_ts=transaction.start_ts,

@@ -1,4 +1,5 @@
-"""settle and inspect: list pending prewrites, and commit or roll back those of a writer that has died.
+"""What holds back drainers. settle and inspect: list pending prewrites, and commit or roll back those of a writer that
+has died. pass-over: make a pump serve a damaged binlog without its rows, so that drainers can continue.
 
 A pending prewrite holds back its pump's resolved ts, and with it every drainer. Only its writer knew whether the
 transaction was committed, so an operator decides. Two facts help: a DDL whose job is published was committed, at the
@@ -281,3 +282,34 @@ async def _carry_out(session: CommandSession, chosen: Sequence[_Decision]) -> No
         session.out.done("settled", node_id=part[0].node_id, count=errors.count(""))
     if failed:
         raise CommandError(f"{failed} of {len(chosen)} prewrites were not settled")
+
+
+async def skip_binlog(session: CommandSession) -> None:
+    """Make the pump -node-id serve the binlog -commit-ts without its rows. With -dry-run, only report it."""
+    options = session.options
+    if not options.commit_ts:
+        raise Misused("-commit-ts is required: the errors of the drainer and the pump contain it")
+    record = await session.record("pumps")
+    host = record.status.host
+    binlog = await session.skip_binlog(host, options.commit_ts, dry_run=True)
+    facts: dict[str, object] = {
+        "node_id": options.node_id,
+        "commit_ts": options.commit_ts,
+        "committed": format_local(options.commit_ts),
+        "start_ts": binlog.start_ts,
+        "ddl_job_id": binlog.ddl_job_id or None,
+        "why": binlog.why,
+    }
+    if not binlog.why:
+        session.out.done("the binlog is already skipped", **facts)
+        return
+    if options.dry_run:
+        session.out.done("the binlog would be skipped: its rows would be lost downstream", **facts)
+        return
+    await session.confirm(
+        refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",
+        about=f"{binlog.why}\nThe rows of this transaction will be lost downstream. ",
+        word=str(options.commit_ts),
+    )
+    await session.skip_binlog(host, options.commit_ts, dry_run=False)
+    session.out.done("the binlog is skipped: its rows are lost downstream", **facts)

@@ -18,6 +18,8 @@ from pumpclient.errors import PumpClientError as PumpClientError
 from pumpclient.errors import TooManyTransactions as TooManyTransactions
 from pumpclient.errors import TransactionRolledBack as TransactionRolledBack
 from pumpclient.errors import UnknownTransaction as UnknownTransaction
+from pumpclient.sdk.context import Outcome as Outcome
+from pumpclient.sdk.context import TransactionReport as TransactionReport
 from pumpclient.sdk.errors import BadDeclaration as BadDeclaration
 from pumpclient.sdk.errors import Busy as Busy
 from pumpclient.sdk.errors import DdlLockLost as DdlLockLost
@@ -30,8 +32,6 @@ from pumpclient.sdk.errors import SchemaNotFound as SchemaNotFound
 from pumpclient.sdk.errors import SdkError as SdkError
 from pumpclient.sdk.errors import TransactionEnded as TransactionEnded
 from pumpclient.sdk.errors import ValueRejected as ValueRejected
-from pumpclient.sdk.report import Outcome as Outcome
-from pumpclient.sdk.report import TransactionReport as TransactionReport
 from pumpclient.sdk.service import Service as Service
 from pumpclient.sdk.sync import SyncService as SyncService
 from pumpclient.sdk.sync import SyncTransaction as SyncTransaction

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
-from pumpclient.sdk.arguments import of_kind
-from pumpclient.sdk.errors import SchemaConflict, SchemaExists, SchemaNotFound
+from pumpclient.sdk.errors import SchemaConflict, SchemaExists, SchemaNotFound, of_kind
 from pumpclient.sdk.table import Bound, Table, bound_table
 
 FOREVER = 1 << 62

@@ -1,4 +1,4 @@
-"""Runs one DDL statement: prewrite, commit_ts, published job, commit, always in this order.
+"""Runs one DDL statement under the DDL lock: prewrite, commit_ts, published job, commit, always in this order.
 
 The prewrite is written first: while it is pending, the pump's resolved ts stays below it. It is pending from before
 the job is visible until the commit is stored. The commit_ts is taken before the job is published: a service that reads
@@ -7,32 +7,90 @@ written: otherwise a drainer could read a DDL binlog whose job does not exist.
 
 If the service dies between the prewrite and the job, a pending prewrite without a job remains: it must be rolled back.
 If it dies between the job and the commit, the pending prewrite must be committed at the job's FinishedTS.
+
+The lock, an etcd key under a lease, lets one service at a time run a statement. It works as a fencing token: a job is
+published in an etcd transaction, on the condition that the key still is as this holder wrote it. So a holder whose
+lease expired while it was suspended cannot publish a job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.cluster.etcd import Compare, Put
+from binlog.cluster.etcd import Compare, Etcd, EventKind, Lease, Put
+from binlog.cluster.keepalive import Keep
 from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
-from binlog.errors import EtcdError
+from binlog.cluster.registry import ROOT
+from binlog.cluster.tso import boot_clock_s
+from binlog.errors import BinlogError, EtcdError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.key import meta_hash_key
 from binlog.tidb.types import SchemaState
 
-from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.context import ServiceContext, begin
-from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
+from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided, SdkError
 from pumpclient.sdk.lease import Held, Writer
-from pumpclient.sdk.lock import ddl_lock
+from pumpclient.writer import DdlFields
 
 log = get_logger(__name__)
+
+LOCK_KEY = f"{ROOT}/ddl/lock"
+LEASE_S = 15
+WAIT_S = 60.0
+
+
+class DdlLockTimeout(SdkError):
+    """Other services held the DDL lock for longer than `wait_s`."""
+
+
+@contextlib.asynccontextmanager
+async def ddl_lock(etcd: Etcd, owner: str, keep: Keep, *, wait_s: float = WAIT_S) -> AsyncIterator[Compare]:
+    """Wait for the lock, have `keep` renew it while it is held, and release it. Return the condition that a publishing
+    transaction must compare. Raises DdlLockTimeout after `wait_s`, or EtcdError.
+    """
+    asked_s = boot_clock_s()
+    lease = await etcd.lease(LEASE_S)
+    kept = keep(lease, asked_s)
+    try:
+        try:
+            async with asyncio.timeout(wait_s):
+                revision = await _acquire(etcd, owner, lease)
+        except TimeoutError:
+            holder = await etcd.get(LOCK_KEY)
+            name = holder.value.decode(errors="replace") if holder else "no service at present"
+            raise DdlLockTimeout(f"the DDL lock was not free within {wait_s} s; {name} holds it") from None
+        yield Compare(LOCK_KEY, mod_revision=revision)
+    finally:
+        kept.stop()
+        try:
+            await lease.revoke()
+        except BinlogError as error:
+            log.warning("cannot release the DDL lock; it expires with its lease", error=str(error))
+
+
+async def _acquire(etcd: Etcd, owner: str, lease: Lease) -> int:
+    while True:
+        revision = await etcd.put_if(LOCK_KEY, owner.encode(), mod_revision=0, lease=lease.id)
+        if revision is not None:
+            return revision
+        there = await etcd.get(LOCK_KEY)
+        if there is not None:
+            await _deleted(etcd, there.mod_revision)
+
+
+async def _deleted(etcd: Etcd, revision: int) -> None:
+    with contextlib.suppress(BinlogError):  # after a broken watch, the caller checks the lock again
+        async for events in etcd.watch(LOCK_KEY, revision=revision):
+            if any(event.kind is EventKind.DELETE for event in events):
+                return
+    await asyncio.sleep(0.05)
+
 
 CONFIRM_TRIES = 60
 CONFIRM_PAUSE_S = 1.0

@@ -1,10 +1,13 @@
-"""Errors of the SDK. The texts name the table, the column and the value."""
+"""Errors of the SDK, and type checks of arguments. Texts name the table and column, or the argument, and the value."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType
+from typing import TypeVar
 
 from binlog.errors import BinlogError
+from binlog.tidb.types import FieldType
 
 
 def shown(value: object) -> str:
@@ -72,3 +75,33 @@ class DdlUndecided(SdkError):
     """It is unknown whether the statement was published. The writer's lease is revoked after its other transactions
     have ended. The pumps then commit the statement if its job is published, and roll it back if not.
     """
+
+
+T = TypeVar("T")
+_KIND_NAMES: dict[type, str] = {FieldType: "type such as BigInt() or VarChar(40)", object: "columns"}
+
+
+def of_kind(where: str, value: object, kind: type[T]) -> T:
+    """Return `value`, or raise BadDeclaration if it is not a `kind`."""
+    if not isinstance(value, kind):
+        raise BadDeclaration(f"{where} must be a {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
+    return value
+
+
+def list_of(where: str, value: object, kind: type[T]) -> tuple[T, ...]:
+    """Return the elements of a list, tuple or other iterable of `kind`. A str is refused, although it is a sequence of
+    str.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection | Iterator):
+        raise BadDeclaration(f"{where} must be a list of {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
+    return tuple(of_kind(f"{where}[{n}]", item, kind) for n, item in enumerate(value))
+
+
+def mapping_of(where: str, value: object, kind: type[T]) -> tuple[tuple[str, T], ...]:
+    """Return a mapping of names to `kind` as pairs."""
+    if not isinstance(value, Mapping):
+        raise BadDeclaration(f"{where} must be a dict of names to {kind.__name__}, not {shown(value)}")
+    return tuple(
+        (of_kind(f"a key of {where}", name, str), of_kind(f"{where}[{name!r}]", item, kind))
+        for name, item in value.items()
+    )

@@ -20,9 +20,8 @@ from binlog.tidb.table import TableInfo
 
 from pumpclient.sdk.defaults import CURRENT_TIMESTAMP, now_datum, stored_default
 from pumpclient.sdk.errors import RowRejected, ValueRejected
-from pumpclient.sdk.stored import Decode, decoder
 from pumpclient.sdk.table import Bound
-from pumpclient.sdk.values import Encoder, encoder
+from pumpclient.sdk.values import Decode, Encoder, decoder, encoder
 
 RowValues = Mapping[str, object]
 StoredRow = dict[str, object]

@@ -7,8 +7,18 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Self, Unpack
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
+from typing import Any, Self, Unpack
 
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.keepalive import keep_in_thread
@@ -18,27 +28,26 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
+from binlog.tidb.types import UNSPECIFIED
 
 from pumpclient.client import PumpsClient
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strategy, upstream_of
 from pumpclient.pool import NO_LABELS
-from pumpclient.sdk import compare, statements
-from pumpclient.sdk.arguments import of_kind
-from pumpclient.sdk.context import ServiceContext
+from pumpclient.sdk import schema as shape
+from pumpclient.sdk import statements
+from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.context import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, OnTransaction, Permits, ServiceContext
 from pumpclient.sdk.ddl import DdlRunner, MakeStatement
-from pumpclient.sdk.errors import BadDeclaration, SchemaExists
+from pumpclient.sdk.errors import BadDeclaration, RowRejected, SchemaConflict, SchemaExists, of_kind
 from pumpclient.sdk.lease import TTL_S, WriterLease
-from pumpclient.sdk.parse import parse_ddl
-from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
-from pumpclient.sdk.report import OnTransaction
-from pumpclient.sdk.retry import WITHIN_S, Retry
-from pumpclient.sdk.snapshot import Page, page_writer, taken
-from pumpclient.sdk.statements import AlterOptions
+from pumpclient.sdk.rows import RowValues
+from pumpclient.sdk.statements import AlterOptions, parse_ddl
 from pumpclient.sdk.table import Bound, Index, Table, bound_table
-from pumpclient.sdk.transaction import Transaction
+from pumpclient.sdk.transaction import WITHIN_S, Retry, Transaction
 
 log = get_logger(__name__)
 
+Page = Sequence[RowValues]
 RELOAD_S = 1.0
 CLOSE_WAIT_S = 5.0
 CLOSE_DRAIN_S = 1.0  # so that rollbacks of cancelled transactions can reach the pumps
@@ -259,7 +268,7 @@ class Service:
             except SchemaExists:  # with `if_not_exists`: another service created it meanwhile
                 if not if_not_exists:
                     raise
-        compare.check_database(self.catalog.database(schema).info, collate)
+        shape.check_database(self.catalog.database(schema).info, collate)
 
     async def drop_database(self, schema: str) -> None:
         """Drop a database and all its tables. Raises SchemaNotFound."""
@@ -284,7 +293,7 @@ class Service:
             except SchemaExists:  # with `if_not_exists`: another service created it meanwhile
                 if not if_not_exists:
                     raise
-        return compare.declared_table(self.catalog.bound(schema, table.name), table, accept_added=accept_added)
+        return shape.declared_table(self.catalog.bound(schema, table.name), table, accept_added=accept_added)
 
     async def drop_table(self, table: Table) -> None:
         """Drop the table. Raises SchemaNotFound."""
@@ -383,3 +392,59 @@ def _place(table: Table) -> tuple[str, str]:
     if bound is None:
         raise BadDeclaration(f"table {table.name} is only declared: use the handle from create_table or table()")
     return bound.schema, bound.info.name
+
+
+# The rows that a service has, written again for destinations that lack them: what `Service.snapshot` does.
+#
+# Each row is an INSERT with all its columns. Drainers write the rows of a service so that the later commit_ts wins
+# (rule 21: one outcome wherever a stream is cut): an INSERT replaces every row with one of its unique values, and
+# readers of Kafka and files get the kind of event that a first load gives them. An UPDATE would not do: whatever runs
+# it as an UPDATE finds no missing row. Neither would DELETE and INSERT: readers of events would see deletions that
+# never happened.
+def _check_key(table: Table) -> None:
+    """Raise BadDeclaration if no key makes a row replace itself: a table without one would have each row twice."""
+    parts = {(column.name, UNSPECIFIED) for column in table.columns if not column.is_nullable}
+    keys = (table.primary_key, *(key for key in table.keys if key.unique))
+    if not any(key.columns and parts.issuperset(key.columns) for key in keys):
+        raise BadDeclaration(
+            f"{table.name}: a snapshot needs a primary key, or a unique key of whole, NOT NULL columns"
+        )
+
+
+async def taken(pages: AsyncIterable[Page] | Iterable[Page]) -> AsyncGenerator[Page]:
+    """Yield the pages. A generator is closed when this is, so that what it holds at a `yield` is released."""
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(pages, AsyncGenerator):
+            stack.push_async_callback(pages.aclose)
+        elif isinstance(pages, Generator):
+            stack.callback(pages.close)
+        if isinstance(pages, AsyncIterable):
+            async for page in pages:
+                yield page
+        else:
+            for page in pages:
+                yield page
+
+
+async def page_writer(service: Service, table: Table, within_s: float) -> Callable[[Page], Coroutine[Any, Any, int]]:
+    """Return a function that writes one page and returns the number of its rows. Raises as Service.snapshot does."""
+    _check_key(of_kind("table", table, Table))
+    await service.refresh()
+
+    async def write(page: Page) -> int:
+        rows = list(page)
+        await service.run(lambda txn: _insert(txn, service.catalog, table, rows), within_s=within_s)
+        return len(rows)
+
+    return write
+
+
+def _insert(txn: Transaction, catalog: Catalog, table: Table, rows: Sequence[RowValues]) -> None:
+    """Insert complete rows. Raises RowRejected for a row that lacks a column, whose default would replace the value
+    that a destination has; SchemaConflict if the table was altered, truncated or dropped since the handle was made."""
+    for row in rows:
+        missing = txn.insert(table, row).keys() - row.keys()
+        if missing:
+            raise RowRejected(f"{table.name}.{min(missing)}: missing; a row of a snapshot must contain every column")
+    if table.bound is not None and catalog.good_until(table.bound) < catalog.version:
+        raise SchemaConflict(f"{table.name} has changed since version {table.bound.version}: get the handle again")

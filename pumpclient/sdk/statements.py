@@ -2,11 +2,17 @@
 
 Every function first checks what it can without the catalog, then returns a plan. The runner calls the plan while it
 holds the DDL lock.
+
+`parse_ddl` accepts statements as text that declare no columns. A small grammar; any other text is refused:
+
+CREATE DATABASE d | DROP DATABASE d | DROP TABLE d.t | TRUNCATE [TABLE] d.t | RENAME TABLE d.t TO d.t
+DROP INDEX i ON d.t | ALTER TABLE d.t DROP [COLUMN] c [, DROP …] | CREATE [UNIQUE] INDEX i ON d.t (c [, c…])
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
@@ -14,11 +20,10 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
-from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
-from pumpclient.sdk.arguments import list_of, mapping_of, of_kind
+from pumpclient.sdk import sql
 from pumpclient.sdk.ddl import MakeStatement, Planning
-from pumpclient.sdk.errors import BadDeclaration, SchemaExists, shown
+from pumpclient.sdk.errors import BadDeclaration, SchemaExists, list_of, mapping_of, of_kind, shown
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
 
@@ -235,18 +240,18 @@ def _changed(info: TableInfo, change: Alteration, texts: list[str]) -> TableInfo
     for modified in change.modify:
         old = shape.column_of(info, modified.name)
         modified = replace(modified, name=old.name, primary_key=modified.primary_key or old.is_primary)
-        info = modify.change_column(info, old.name, modified)
+        info = shape.change_column(info, old.name, modified)
         info, position = _placed(info, change, modified.name)
         texts.append(f"MODIFY COLUMN {sql.column_sql(info.name, modified)}{position}")
     for name, column in change.change:
         old = shape.column_of(info, name)
         column = replace(column, primary_key=column.primary_key or old.is_primary)
-        info = modify.change_column(info, old.name, column)
+        info = shape.change_column(info, old.name, column)
         info, position = _placed(info, change, column.name)
         texts.append(f"CHANGE COLUMN {sql.name(old.name)} {sql.column_sql(info.name, column)}{position}")
     for name, new_name in change.rename:
         old = shape.column_of(info, name)
-        info = modify.rename_column(info, old.name, new_name)
+        info = shape.rename_column(info, old.name, new_name)
         texts.append(f"RENAME COLUMN {sql.name(old.name)} TO {sql.name(new_name)}")
     return info
 
@@ -310,3 +315,71 @@ def _on_table(action: ActionType, text: str, database: DBInfo, info: TableInfo) 
 
 def _on_database(action: ActionType, text: str, info: DBInfo) -> Job:
     return Job(0, action, schema_id=info.id, schema_name=info.name, query=text, db_info=info)
+
+
+_NAME = r"(?:`(?:[^`]|``)+`|[\w$]+)"
+_TABLE = rf"({_NAME})\s*\.\s*({_NAME})"
+_FLAGS = re.IGNORECASE | re.DOTALL
+
+
+def parse_ddl(statement: str) -> MakeStatement:
+    """Return the plan of a statement. Raises BadDeclaration if the grammar above does not include it."""
+    text = statement.strip().removesuffix(";").strip()
+    for pattern, build in _GRAMMAR:
+        match = pattern.fullmatch(text)
+        if match:
+            return build(match)
+    raise BadDeclaration(
+        f"{statement.strip()[:80]!r} is not a statement that the SDK accepts as text; declare tables, columns and keys "
+        "with create_table and alter_table (a table is written database.table)"
+    )
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _names(match: re.Match[str]) -> list[str]:
+    return [_bare(group) for group in match.groups()]
+
+
+def _alter(match: re.Match[str]) -> MakeStatement:
+    schema, table = _bare(match[1]), _bare(match[2])
+    columns: list[str] = []
+    for part in re.split(r",(?=\s*DROP\b)", match[3], flags=_FLAGS):
+        one = re.fullmatch(rf"\s*DROP\s+(?:COLUMN\s+)?({_NAME})\s*", part, _FLAGS)
+        if one is None:
+            raise BadDeclaration(f"ALTER TABLE {schema}.{table}: {part.strip()!r} is not accepted as text")
+        columns.append(_bare(one[1]))
+    return alter_table(schema, table, Alteration(drop=tuple(columns)))
+
+
+def _create_index(match: re.Match[str]) -> MakeStatement:
+    unique, name, schema, table = bool(match[1]), _bare(match[2]), _bare(match[3]), _bare(match[4])
+    key = Index.over(name, [_bare(c) for c in re.findall(_NAME, match[5])], unique=unique)
+    change = Alteration(add_unique=(key,)) if unique else Alteration(add_index=(key,))
+    return alter_table(schema, table, change)
+
+
+def _drop_index(match: re.Match[str]) -> MakeStatement:
+    name, schema, table = _names(match)
+    return alter_table(schema, table, Alteration(drop_index=(name,)))
+
+
+def _on(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(" ", r"\s+"), _FLAGS)
+
+
+_GRAMMAR: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], MakeStatement]], ...] = (
+    (_on(rf"CREATE (?:DATABASE|SCHEMA) ({_NAME})"), lambda m: create_database(*_names(m))),
+    (_on(rf"DROP (?:DATABASE|SCHEMA) ({_NAME})"), lambda m: drop_database(*_names(m))),
+    (_on(rf"DROP TABLE {_TABLE}"), lambda m: drop_table(*_names(m))),
+    (_on(rf"TRUNCATE (?:TABLE\s+)?{_TABLE}"), lambda m: truncate_table(*_names(m))),
+    (_on(rf"RENAME TABLE {_TABLE} TO {_TABLE}"), lambda m: rename_table(*_names(m))),
+    (_on(rf"DROP INDEX ({_NAME}) ON {_TABLE}"), _drop_index),
+    (_on(rf"ALTER TABLE {_TABLE} (DROP .+)"), _alter),
+    (
+        _on(rf"CREATE (UNIQUE\s+)?INDEX ({_NAME}) ON {_TABLE}\s*\(\s*({_NAME}(?:\s*,\s*{_NAME})*)\s*\)"),
+        _create_index,
+    ),
+)

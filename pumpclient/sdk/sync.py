@@ -12,12 +12,10 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from pumpclient.options import PdUrls
-from pumpclient.sdk.retry import WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
-from pumpclient.sdk.service import CLOSE_WAIT_S, Service, ServiceOptions
-from pumpclient.sdk.snapshot import Page, page_writer
+from pumpclient.sdk.service import CLOSE_WAIT_S, Page, Service, ServiceOptions, page_writer
 from pumpclient.sdk.table import Table
-from pumpclient.sdk.transaction import Stage, Transaction
+from pumpclient.sdk.transaction import WITHIN_S, Retry, Stage, Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,8 +14,7 @@ from typing import Final
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag
 
-from pumpclient.sdk.arguments import list_of, of_kind
-from pumpclient.sdk.errors import BadDeclaration, shown
+from pumpclient.sdk.errors import BadDeclaration, list_of, of_kind, shown
 
 NAME_CHARACTERS_MAX = 64
 

@@ -1,8 +1,9 @@
-"""Converts Python values to stored datums. A value that a column cannot hold exactly is an error; nothing is rounded.
-Pure.
+"""Converts Python values to stored datums and back. A value that a column cannot hold exactly is an error; nothing is
+rounded. Pure.
 
 `encoder(FieldType)` makes a function for one column. It accepts any Python value except None and returns the flattened
-datum (F-01), or raises ValueError with the reason.
+datum (F-01), or raises ValueError with the reason. `decoder(FieldType)` makes the function for the way back; encoding
+its result gives the same datum again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from binlog.tidb import decimal as tidb_decimal
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.json import BinaryJSON
 from binlog.tidb.json_encode import encode_json
-from binlog.tidb.time import DURATION_NS_MAX, Civil, pack, parse_duration
-from binlog.tidb.types import INTEGERS, STRINGS, FieldType, Tp
+from binlog.tidb.time import DURATION_NS_MAX, Civil, pack, parse_duration, unpack
+from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32
 
 Encoder = Callable[[object], Datum]
@@ -292,4 +293,69 @@ _MAKERS: dict[Tp, Callable[[FieldType], Encoder]] = {
     Tp.ENUM: _enum,
     Tp.SET: _set,
     Tp.JSON: lambda _: _json,
+}
+
+
+Decode = Callable[[Datum], object]
+
+
+def decoder(kind: FieldType) -> Decode:
+    """Return the decoder of one column. The caller handles NULL. The type must be one that `encoder` accepts."""
+    if kind.tp in STRINGS:
+        return _same if kind.is_binary else _text_of
+    if kind.tp is Tp.ENUM:
+        return lambda datum: kind.elems[_whole(datum) - 1]
+    if kind.tp is Tp.SET:
+        return lambda datum: tuple(name for n, name in enumerate(kind.elems) if _whole(datum) >> n & 1)
+    return _DECODERS[kind.tp]
+
+
+def _same(datum: Datum) -> object:
+    return datum
+
+
+def _whole(datum: Datum) -> int:
+    assert isinstance(datum, int)
+    return int(datum)
+
+
+def _text_of(datum: Datum) -> str:
+    assert isinstance(datum, bytes)
+    return datum.decode()
+
+
+def _decimal_of(datum: Datum) -> Decimal:
+    assert isinstance(datum, str)
+    return Decimal(str(datum))
+
+
+def _date_of(datum: Datum) -> date:
+    civil = unpack(_whole(datum))
+    return date(civil.year, civil.month, civil.day)
+
+
+def _datetime_of(datum: Datum) -> datetime:
+    return datetime(*unpack(_whole(datum)))
+
+
+def _duration_of(datum: Datum) -> timedelta:
+    return timedelta(microseconds=_whole(datum) // 1_000)
+
+
+def _json_of(datum: Datum) -> object:
+    """Return Python values, or a BinaryJSON if it contains what they cannot represent (dates, times, opaque bytes)."""
+    assert isinstance(datum, BinaryJSON)
+    value = datum.value()
+    return value if bytes(encode_json(value)) == bytes(datum) else datum
+
+
+_DECODERS: dict[Tp, Decode] = {
+    **dict.fromkeys((*INTEGERS, Tp.BIT), _whole),
+    **dict.fromkeys(FLOATS, _same),
+    Tp.NEWDECIMAL: _decimal_of,
+    Tp.DATE: _date_of,
+    Tp.DATETIME: _datetime_of,
+    Tp.TIMESTAMP: _datetime_of,
+    Tp.DURATION: _duration_of,
+    Tp.JSON: _json_of,
 }

@@ -14,7 +14,7 @@ from binlog.cluster.node import State
 from binlog.cluster.registry import Registry
 from grpc import StatusCode, aio
 
-from pumpclient import metrics
+from pumpclient import writer
 from pumpclient.client import PumpsClient
 from pumpclient.pool import ERRORS_MAX
 from pumpclient.writer import Limits
@@ -122,7 +122,7 @@ async def test_writers_leave_a_pump_whose_log_is_broken(tmp_path: Path, etcd: Et
             await asyncio.to_thread(server.wait_for_output, "pump is serving")
         patient = Limits(patience_s=30.0, write_timeout_s=60.0)  # a disk that is slow is not one that fails
         async with await PumpsClient.connect(etcd.endpoint, tso_source="own", limits=patient) as client:
-            failed = counting(metrics.TRIES_FAILED)
+            failed = counting(writer.TRIES_FAILED)
             switch.touch()
 
             async def write() -> str:

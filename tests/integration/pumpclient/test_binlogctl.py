@@ -25,9 +25,9 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.runtime.security import Security
 
-from pumpclient.ctl import reaching
+from pumpclient.ctl import session as ctl_session
 from pumpclient.ctl.__main__ import main
-from pumpclient.ctl.reaching import why_unreachable
+from pumpclient.ctl.session import why_unreachable
 from tests.support.certificates import Authority
 from tests.support.servers import ROOT, Etcd, free_port, wait_until
 
@@ -103,7 +103,7 @@ def test_why_unreachable_names_tls_mismatch(tmp_path: Path, monkeypatch: pytest.
         return asyncio.run(why_unreachable([url], security))
 
     with listening(context) as url, monkeypatch.context() as patched:
-        patched.setattr(reaching, "PROBE_S", DEADLINE_S)  # a handshake may take long on a busy machine
+        patched.setattr(ctl_session, "PROBE_S", DEADLINE_S)  # a handshake may take long on a busy machine
         assert "has a certificate that -ssl-ca does not verify: " in why(url, stranger.ca)
         assert "does it need -ssl-cert and -ssl-key?" in why(url, authority.ca)
         assert "does it need -ssl-ca?" in why(url, None)

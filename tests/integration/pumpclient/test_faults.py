@@ -20,7 +20,7 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 
-from pumpclient import metrics
+from pumpclient import writer
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
 from pumpclient.tracker import CleanUp
@@ -295,7 +295,7 @@ async def test_pump_with_full_disk_does_not_delay_writers(linked: Linked, tmp_pa
     full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
     try:
         async with storm(linked, "range") as made:
-            failed = counting(metrics.TRIES_FAILED)
+            failed = counting(writer.TRIES_FAILED)
             async with Control(linked, made, "full") as control:
                 bad_s = await made.for_s(FAULT_S)
             async with asyncio.timeout(90):  # it is asked, or this test shows nothing

@@ -14,7 +14,7 @@ from binlog.cluster.node import NodeStatus
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import connect_timestamps
 
-from pumpclient import metrics
+from pumpclient import writer
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
 from pumpclient.writer import Limits
@@ -87,7 +87,7 @@ async def test_label_strategy_returns_to_matching_pump_after_its_restart(labelle
         async with asyncio.timeout(180):
             while client.available_pumps != ("b1",):  # noqa: ASYNC110  the registry says so
                 await asyncio.sleep(0.05)
-        outside = counting(metrics.OUTSIDE)
+        outside = counting(writer.OUTSIDE)
         assert set(await written(labelled, client, 5)) == {"b1"}
         assert outside() == 5
         await asyncio.to_thread(labelled.pumps["a1"].start)

@@ -9,7 +9,7 @@ from binlog.pb import binlog_pb2
 from binlog.pump_error import PumpError
 
 from pumpclient.answer import Answer, Outcome, classify, lost, not_sent
-from pumpclient.payload import (
+from pumpclient.writer import (
     NO_DDL,
     DdlFields,
     commit_payload,

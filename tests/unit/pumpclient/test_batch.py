@@ -11,8 +11,7 @@ import pytest
 from binlog.envelope import encode_binlog
 
 from pumpclient.answer import ACKED, Outcome
-from pumpclient.batch import BatchWriter
-from pumpclient.connection import Connection
+from pumpclient.connection import BatchWriter, Connection
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
 
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ from binlog.cluster.node import State
 from binlog.errors import ConfigError
 from binlog.pb import binlog_pb2
 
-from pumpclient import metrics
+from pumpclient import writer
 from pumpclient.errors import (
     ClientClosed,
     CommitTsChanged,
@@ -102,7 +102,7 @@ async def test_label_strategy_uses_matching_pumps_and_others_only_without_them(f
     for pump in (near, far):
         await field.announce(pump)
     client = await field.client("label", limits=PATIENT, labels={"zone": "a"})
-    outside = counting(metrics.OUTSIDE)
+    outside = counting(writer.OUTSIDE)
     for start_ts in range(100, 120, 2):
         assert await client.write_prewrite(start_ts, KEY, VALUE) == "near"
     assert outside() == 0
@@ -240,7 +240,7 @@ async def test_concurrent_writers_share_one_connection_attempt(field: Field) -> 
 async def test_a_pausing_pump_keeps_its_connection(field: Field) -> None:
     """Its commits are still on their way; only a new address means a new connection."""
     pump = await field.add("a")
-    client, failed = await field.client(), counting(metrics.TRIES_FAILED)
+    client, failed = await field.client(), counting(writer.TRIES_FAILED)
     await client.write_prewrite(100, KEY, VALUE)
     pump.state = State.PAUSING
     await field.announce(pump)
@@ -297,7 +297,7 @@ async def test_commit_waits_for_restart_of_pump_with_prewrite(field: Field) -> N
     assert await client.write_prewrite(100, KEY, VALUE) == "a"
     port = pump.port
     await pump.stop()
-    failed = counting(metrics.TRIES_FAILED)
+    failed = counting(writer.TRIES_FAILED)
     commit = asyncio.create_task(client.commit(100, 101))
     await until(lambda: failed() >= 2)
     assert not commit.done()
@@ -313,7 +313,7 @@ async def test_undelivered_commit_is_reported(field: Field) -> None:
     seen: list[CommitUndelivered] = []
     client = await field.client(limits=replace(FAST, commit_budget_s=0.05), on_undelivered=seen.append)
     await client.write_prewrite(100, KEY, VALUE)
-    undelivered = counting(metrics.UNDELIVERED)
+    undelivered = counting(writer.UNDELIVERED)
     pump.faults.extend([Fault.ERRMSG] * 1000)
     with pytest.raises(CommitUndelivered, match="transaction 100: pump a did not acknowledge the commit 101") as caught:
         await client.commit(100, 101)
@@ -331,7 +331,7 @@ async def test_commit_goes_on_when_its_caller_is_cancelled(field: Field) -> None
     client = await field.client()
     await client.write_prewrite(100, KEY, VALUE)
     pump.faults.extend([Fault.ERRMSG] * 3)
-    failed = counting(metrics.TRIES_FAILED)
+    failed = counting(writer.TRIES_FAILED)
     task = asyncio.create_task(client.commit(100, 101))
     await until(failed)
     task.cancel()
@@ -398,7 +398,7 @@ async def test_expired_transactions_are_reported_once(field: Field) -> None:
     client = await field.client(
         limits=replace(FAST, open_ttl_s=0.0), on_expired=lambda found: seen.append(found.start_ts)
     )
-    expired = counting(metrics.EXPIRED)
+    expired = counting(writer.EXPIRED)
     for start_ts in (100, 102, 104):
         await client.write_prewrite(start_ts, KEY, VALUE)
     assert seen == [100, 102]

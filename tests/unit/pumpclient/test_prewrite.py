@@ -14,15 +14,14 @@ from binlog.envelope import BinlogType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient import metrics
+from pumpclient import writer
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
 from pumpclient.errors import PumpClientError
-from pumpclient.payload import prewrite_payload
 from pumpclient.pool import Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import RangeSelector, Selector
 from pumpclient.tracker import Tracker
-from pumpclient.writer import Limits
+from pumpclient.writer import Limits, prewrite_payload
 from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, Field, until
 from tests.unit.pumpclient.stub_pump import Fault, StubPump
@@ -174,7 +173,7 @@ async def test_pump_that_hangs_delays_only_first_prewrite(field: Field, extensio
     bad, good = await field.add("a", extension=extension), await field.add("b", extension=extension)
     client = await field.client(limits=QUICK)
     hang(bad)
-    slow = counting(metrics.SLOW)
+    slow = counting(writer.SLOW)
     assert await client.write_prewrite(100, KEY, VALUE) == "b"
     assert client.available_pumps == ("b",)
     for start_ts in range(200, 220, 2):

@@ -12,8 +12,8 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
-from pumpclient.ctl.bound import MARGIN_MS, decide, reset
 from pumpclient.ctl.errors import CommandError
+from pumpclient.ctl.timestamps import MARGIN_MS, decide, reset
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.ctl.conftest import session
 

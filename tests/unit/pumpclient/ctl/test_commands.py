@@ -17,7 +17,7 @@ from binlog.cluster.tso import compose
 from binlog.errors import NodeNotFound
 from binlog.runtime.http import Request, Response, StatusServer
 
-from pumpclient.ctl import meta, nodes, requests, settle
+from pumpclient.ctl import nodes, requests, settle, timestamps
 from pumpclient.ctl.__main__ import COMMANDS, run
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.options import Options
@@ -197,23 +197,23 @@ async def test_run_refuses_unknown_command_and_invalid_pd_urls() -> None:
 def test_savepoint_file_is_toml_with_time_in_comment(zone: str, tmp_path: Path) -> None:
     """Upstream's time lines made the file unreadable; they are comments here."""
     commit_ts = compose(1_600_000_000_000, 5)
-    text = meta.savepoint_text(commit_ts, meta.parse_zone(zone) if zone else None)
-    path = meta.write_savepoint(tmp_path / "new" / "dir", text)
+    text = timestamps.savepoint_text(commit_ts, timestamps.parse_zone(zone) if zone else None)
+    path = timestamps.write_savepoint(tmp_path / "new" / "dir", text)
     assert path.name == "savepoint"
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert path.stat().st_mode & 0o777 == 0o644
     assert tomllib.loads(path.read_text()) == {"commitTS": commit_ts}
     assert ("20:26:40 +0800" in text) is (zone in ("+08:00", "Asia/Shanghai"))
-    meta.write_savepoint(tmp_path / "new" / "dir", "commitTS = 1\n")
+    timestamps.write_savepoint(tmp_path / "new" / "dir", "commitTS = 1\n")
     assert [p.name for p in path.parent.iterdir()] == ["savepoint"]
 
 
 def test_parse_zone_reads_local_and_refuses_unknown_zone() -> None:
     with pytest.raises(CommandError, match="Mars/Olympus"):
-        meta.parse_zone("Mars/Olympus")
+        timestamps.parse_zone("Mars/Olympus")
     moment = datetime(2026, 1, 2, tzinfo=UTC)
-    assert moment.astimezone(meta.parse_zone("Local")) == moment  # Go's name for this machine's
-    assert meta.parse_zone("Local").utcoffset(None) == datetime.now().astimezone().utcoffset()
+    assert moment.astimezone(timestamps.parse_zone("Local")) == moment  # Go's name for this machine's
+    assert timestamps.parse_zone("Local").utcoffset(None) == datetime.now().astimezone().utcoffset()
 
 
 # --- settle ----------------------------------------------------------------------------------------------------------

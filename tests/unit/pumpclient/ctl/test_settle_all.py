@@ -12,7 +12,7 @@ from binlog.tidb.job import ActionType, Job
 
 from pumpclient.ctl import settle
 from pumpclient.ctl.errors import CommandError
-from pumpclient.payload import DdlFields, prewrite_payload
+from pumpclient.writer import DdlFields, prewrite_payload
 from tests.unit.pumpclient.ctl.conftest import session
 from tests.unit.pumpclient.sdk.conftest import Shop
 

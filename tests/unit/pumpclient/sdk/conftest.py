@@ -15,10 +15,8 @@ from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk import BigInt, Column, Table, Transaction
-from pumpclient.sdk.context import ServiceContext
+from pumpclient.sdk.context import OnTransaction, Permits, ServiceContext
 from pumpclient.sdk.lease import WriterLease
-from pumpclient.sdk.permits import Permits
-from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.service import Service
 from pumpclient.writer import Limits
 from tests.support.keep_alive_task import KeepAliveTask

@@ -13,7 +13,7 @@ from binlog.pb import binlog_pb2
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
-from pumpclient.sdk import modify, schema, sql
+from pumpclient.sdk import schema, sql
 from pumpclient.sdk import types as t
 from pumpclient.sdk.table import Column, Index, Table
 from tests.support.capture import GOLDEN, CaptureSet
@@ -179,11 +179,11 @@ def changed_tables() -> Mapping[int, tuple[TableInfo, TableInfo]]:
 @pytest.mark.parametrize(
     ("job_id", "change"),
     [
-        (149, lambda info: modify.change_column(info, "v", c("v", t.BigInt()))),
-        (150, lambda info: modify.change_column(info, "s", c("s", t.VarChar(40)))),
-        (159, lambda info: modify.change_column(info, "e", c("e", t.Enum("a", "b", "c")))),
-        (166, lambda info: modify.rename_column(info, "nn", "nnn")),
-        (167, lambda info: modify.change_column(info, "k", c("k", t.Int(), comment="only comment"))),
+        (149, lambda info: schema.change_column(info, "v", c("v", t.BigInt()))),
+        (150, lambda info: schema.change_column(info, "s", c("s", t.VarChar(40)))),
+        (159, lambda info: schema.change_column(info, "e", c("e", t.Enum("a", "b", "c")))),
+        (166, lambda info: schema.rename_column(info, "nn", "nnn")),
+        (167, lambda info: schema.change_column(info, "k", c("k", t.Int(), comment="only comment"))),
     ],
 )
 def test_changed_column_has_table_info_recorded_from_tidb(

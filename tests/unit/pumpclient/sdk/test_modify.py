@@ -13,10 +13,10 @@ from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
 from binlog.tidb.unflatten import to_text
 
-from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema, statements
+from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, schema, statements
 from pumpclient.sdk import types as t
 from pumpclient.sdk.defaults import stored_default
-from pumpclient.sdk.retype import Retype, retype
+from pumpclient.sdk.types import Retype, retype
 from pumpclient.sdk.values import encoder
 
 SAME, CAST = Retype.SAME, Retype.CAST
@@ -88,7 +88,7 @@ def test_a_type_that_may_lose_a_value_is_refused_with_both_types(old: Any, new: 
     assert retype(old, new) is None
     made = table(Column("v", old))
     with pytest.raises(BadDeclaration, match=r"^t\.v: .* cannot become .* may not fit or would change"):
-        modify.change_column(made, "v", Column("v", new))
+        schema.change_column(made, "v", Column("v", new))
 
 
 def table(*columns: Column, **more: Any) -> TableInfo:
@@ -100,7 +100,7 @@ def test_a_cast_gives_the_column_and_its_keys_new_ids() -> None:
     """As TiDB 8.1 does it: the column's place stays, keys without it keep their ids."""
     columns = [Column("a", t.Date()), Column("b", t.Int()), Column("c", t.Int())]
     made = table(*columns, indexes={"ia": ["a"], "ib": ["b"], "iab": ["b", "a"]})
-    made = modify.change_column(made, "A", Column("aa", t.DateTime(), comment="new"))
+    made = schema.change_column(made, "A", Column("aa", t.DateTime(), comment="new"))
     assert [(x.id, x.name, x.offset) for x in made.columns] == [(1, "id", 0), (5, "aa", 1), (3, "b", 2), (4, "c", 3)]
     shown = [(x.id, x.name, [(p.name, p.offset) for p in x.columns]) for x in made.indexes]
     assert shown == [(4, "ia", [("aa", 1)]), (2, "ib", [("b", 2)]), (5, "iab", [("b", 2), ("aa", 1)])]
@@ -109,9 +109,9 @@ def test_a_cast_gives_the_column_and_its_keys_new_ids() -> None:
 
 def test_rows_older_than_the_column_keep_its_first_default() -> None:
     made = schema.add_column(table(), Column("v", t.NumericType(4, 1), default="1.5"))
-    made = modify.change_column(made, "v", Column("v", t.NumericType(6, 2), default="7"))
+    made = schema.change_column(made, "v", Column("v", t.NumericType(6, 2), default="7"))
     assert (made.columns[1].origin_default, made.columns[1].default) == ("1.50", "7.00")
-    made = modify.change_column(made, "v", Column("v", t.NumericType(6, 2)))
+    made = schema.change_column(made, "v", Column("v", t.NumericType(6, 2)))
     assert (made.columns[1].origin_default, made.columns[1].default) == ("1.50", None)
 
 
@@ -130,21 +130,21 @@ def test_impossible_column_change_error_names_column_and_reason() -> None:
         ("s", Column("s", t.Text()), r"key k, column s: a key over text needs a prefix length"),
     ):
         with pytest.raises(BadDeclaration, match=why):
-            modify.change_column(made, name, column)
+            schema.change_column(made, name, column)
     with pytest.raises(SchemaExists, match=r"t: column s already exists"):
-        modify.rename_column(made, "v", "S")
+        schema.rename_column(made, "v", "S")
     with pytest.raises(SchemaNotFound, match=r"t: there is no column x"):
-        modify.rename_column(made, "x", "y")
+        schema.rename_column(made, "x", "y")
     with pytest.raises(BadDeclaration, match="name ''"):
-        modify.rename_column(made, "v", "")
+        schema.rename_column(made, "v", "")
 
 
 def test_a_primary_keys_column_may_be_renamed() -> None:
     key = [Column("a", t.VarChar(9)), Column("b", t.Date())]
     made = schema.build_table(Table("t", *key, primary_key=["b", "a"]), table_id=5, start_ts=1)
-    made = modify.rename_column(made, "a", "z")
+    made = schema.rename_column(made, "a", "z")
     assert [p.name for p in made.indexes[0].columns] == ["b", "z"]
-    made = modify.change_column(made, "z", Column("z", t.VarChar(9), comment="same type"))
+    made = schema.change_column(made, "z", Column("z", t.VarChar(9), comment="same type"))
     assert [(x.id, x.name, x.is_primary) for x in made.columns] == [(1, "z", True), (2, "b", True)]
 
 
@@ -168,16 +168,16 @@ def test_move_column_updates_offsets_in_keys() -> None:
 
 def test_primary_key_integer_may_only_become_a_wider_signed_integer() -> None:
     made = schema.build_table(Table("t", Column("id", t.Int(), primary_key=True)), table_id=5, start_ts=1)
-    wider = modify.change_column(made, "id", Column("id", t.BigInt(), primary_key=True))
+    wider = schema.change_column(made, "id", Column("id", t.BigInt(), primary_key=True))
     assert (wider.columns[0].id, wider.columns[0].type.tp, wider.pk_is_handle) == (1, t.BigInt().tp, True)
     for kind in (t.SmallInt(), t.BigInt(unsigned=True), t.NumericType(20)):
         with pytest.raises(BadDeclaration, match="only an integer may get more bytes there"):
-            modify.change_column(made, "id", Column("id", kind, primary_key=True))
+            schema.change_column(made, "id", Column("id", kind, primary_key=True))
     unsigned = schema.build_table(
         Table("t", Column("id", t.Int(unsigned=True), primary_key=True)), table_id=5, start_ts=1
     )
     with pytest.raises(BadDeclaration, match="only an integer"):  # TiDB makes another column of it
-        modify.change_column(unsigned, "id", Column("id", t.BigInt(), primary_key=True))
+        schema.change_column(unsigned, "id", Column("id", t.BigInt(), primary_key=True))
 
 
 def test_binary_default_that_is_not_text_survives_json() -> None:
@@ -188,7 +188,7 @@ def test_binary_default_that_is_not_text_survives_json() -> None:
     assert (read.default_bit, read.origin_default_bit) == (b"\xff\x00\xfe", b"\xff\x00\xfe")
     assert missing_value(read) == b"\xff\x00\xfe"
     assert stored_default(read.type, read.default, read.default_bit) == b"\xff\x00\xfe"
-    cast = modify.change_column(replace(made, columns=(made.columns[0], read)), "v", Column("v", t.VarBinary(5)))
+    cast = schema.change_column(replace(made, columns=(made.columns[0], read)), "v", Column("v", t.VarBinary(5)))
     assert cast.columns[1].origin_default_bit == b"\xff\x00\xfe"
     text = schema.add_column(table(), Column("v", t.Binary(3), default=b"abc")).columns[1]
     assert (text.default, text.default_bit) == ("abc", None)

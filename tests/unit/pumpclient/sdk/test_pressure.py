@@ -12,7 +12,6 @@ import pytest
 from binlog.envelope import BinlogType, Envelope
 from binlog.errors import EtcdError, TimestampUnavailable
 
-from pumpclient.metrics import UNDELIVERED
 from pumpclient.sdk import (
     BadDeclaration,
     Busy,
@@ -26,9 +25,9 @@ from pumpclient.sdk import (
     TransactionReport,
     TransactionRolledBack,
 )
-from pumpclient.sdk.permits import Permits
-from pumpclient.sdk.report import TRANSACTIONS
-from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
+from pumpclient.sdk.context import TRANSACTIONS, Permits
+from pumpclient.sdk.transaction import PAUSE_MAX_S, Retry
+from pumpclient.writer import UNDELIVERED
 from tests.support.counted import counting
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop, begun, opened, table_of

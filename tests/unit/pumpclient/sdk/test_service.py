@@ -32,8 +32,7 @@ from pumpclient.sdk import (
     ValueRejected,
     VarChar,
 )
-from pumpclient.sdk.ddl import DdlLockLost
-from pumpclient.sdk.lock import LOCK_KEY, DdlLockTimeout, ddl_lock
+from pumpclient.sdk.ddl import LOCK_KEY, DdlLockLost, DdlLockTimeout, ddl_lock
 from pumpclient.sdk.service import Service
 from tests.support.keep_alive_task import KeepAliveTask
 from tests.unit.pumpclient.conftest import until

@@ -1,4 +1,6 @@
-"""reset-tso-bound: for clusters without PD, lowers a timestamp bound that is far ahead of the clock.
+"""The cluster's timestamps. generate_meta writes the current TSO as a savepoint file from which a drainer can start;
+the lines with the time, which make the original's file invalid TOML, are comments here. reset-tso-bound, for clusters
+without PD, lowers a timestamp bound that is far ahead of the clock.
 
 The elected pump stores in etcd a bound above every timestamp that it allocated; its successor starts there. A bound far
 ahead of the clock comes from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to start from
@@ -8,16 +10,71 @@ positions in use, reports them, and lowers the bound to just above them.
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog.cluster.etcd import KV, Compare, Put
+from binlog.cluster.timestamp import current_ts
 from binlog.cluster.tso import compose, format_local, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
-from pumpclient.ctl.errors import CommandError, Refused
+from pumpclient.ctl.errors import CommandError, Misused, Refused
 from pumpclient.ctl.session import CommandSession
+
+SAVEPOINT = "savepoint"
+
+
+def parse_zone(text: str) -> tzinfo:
+    """Return a time zone: `+08:00`, `Asia/Shanghai`, `UTC`, or `Local` (this machine's zone, Go's name). Raises
+    Misused.
+    """
+    if text == "Local":
+        local = datetime.now().astimezone().tzinfo
+        assert local is not None
+        return local
+    offset = re.fullmatch(r"([+-])(\d{1,2}):(\d{2})", text)
+    if offset:
+        delta = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        return timezone(-delta if offset[1] == "-" else delta)
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise Misused(f"time zone {text!r} is neither an offset like +08:00 nor a known name") from error
+
+
+def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
+    """Return the file as TOML: the position, and its time as comments."""
+    moment = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
+    lines = [f"commitTS = {commit_ts}"]
+    if zone is not None:
+        lines += [f"# {moment:%Y-%m-%d %H:%M:%S %z} UTC", f"# {moment.astimezone(zone):%Y-%m-%d %H:%M:%S %z}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_savepoint(directory: Path, text: str) -> Path:
+    """Write the file atomically (K-12): write a new file and rename it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / SAVEPOINT
+    new = path.with_suffix(".tmp")
+    new.write_text(text)
+    new.chmod(0o644)  # as in the original: a drainer of another user may read it
+    new.replace(path)
+    return path
+
+
+async def generate_meta(session: CommandSession) -> None:
+    zone = parse_zone(session.options.time_zone) if session.options.time_zone else None
+    commit_ts = await current_ts(session.etcd, session.section, session.security)
+    text = savepoint_text(commit_ts, zone)
+    path = await asyncio.to_thread(write_savepoint, Path(session.options.data_dir), text)
+    session.out.done("save meta", meta=f"commitTS: {commit_ts}", path=str(path))
+
 
 # A position up to this far ahead of this machine's clock is believed to have really been reached.
 AHEAD_MAX_MS = 86_400_000

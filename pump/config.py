@@ -26,7 +26,7 @@ from pydantic import AfterValidator, AliasChoices, Field, field_validator, model
 from pump.cluster.allocator import BOUND_AHEAD_MAX_S
 from pump.index.leveldb import IndexOptions
 from pump.rpc.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
-from pump.store.ts_limit import AHEAD_MAX_S
+from pump.store.limits import AHEAD_MAX_S
 
 PORT = 8250
 STATUS_PORT_OFFSET = 1000

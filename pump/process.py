@@ -31,30 +31,24 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from binlog.topic.message import topic_name
 
-from pump.cluster.departure import Leaving
-from pump.cluster.drainer_notice import notify_drainers
 from pump.cluster.election import Election
-from pump.cluster.identity import DirectoryLock, check_same_node, node_id
-from pump.cluster.node import Node
+from pump.cluster.membership import Leaving, notify_drainers
+from pump.cluster.node import DirectoryLock, Node, check_same_node, node_id
 from pump.config import PumpConfig
 from pump.errors import NotifyFailed
+from pump.metrics import IN_FLIGHT_BYTES
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import MessageLimits, PumpListener, Service
-from pump.rpc.original_service import Gate, PumpService
-from pump.rpc.tso_service import TsoService
+from pump.rpc.original_service import Gate, PumpService, TsoService
 from pump.status.endpoints import StatusPages
-from pump.store.gauges import IN_FLIGHT_BYTES, expose, withdraw
-from pump.store.options import StoreOptions
-from pump.store.space import lacks_room
-from pump.store.store import Store
-from pump.tasks.drainer_lag import watch_drainers
-from pump.tasks.expired_writers import watch_writers
-from pump.tasks.fake_binlogs import write_fakes
-from pump.tasks.gc import GarbageCollector, Topic
-from pump.tasks.orphans import Orphans, Upstream
+from pump.store.group_commit import StoreOptions
+from pump.store.limits import lacks_room
+from pump.store.store import Store, expose, withdraw
+from pump.tasks.gc import GarbageCollector, Topic, watch_drainers
+from pump.tasks.orphans import Orphans, Upstream, watch_writers
 from pump.tasks.publisher import Publisher
-from pump.tasks.score_measurement import Measuring
+from pump.tasks.score import Measuring
 
 GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
 SPACE_INTERVAL_S = 3.0
@@ -256,7 +250,7 @@ class Pump:
             pushing = metrics.push(config.metrics_addr, self.node.node_id, interval_s=config.metrics_interval)
             self._spawn(pushing, "metrics")
         if config.gen_binlog_interval:
-            self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
+            self._spawn(self.store.writes.write_fakes(config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> StatusServer:
         """Serve HTTP at `status-addr` if configured. HTTP/1 connections to the gRPC address are passed to this

@@ -1,4 +1,5 @@
-"""This pump's record in the registry, and its state (correctness rules 1: paused pumps, and 2: pumps that return).
+"""This pump as a node: its lock, its id, its record in the registry, and its state (correctness rules 1: paused pumps,
+and 2: pumps that return).
 
 Every write compares the revision with that of this pump's last write. A mismatch means that an operator forced the node
 offline, or that a second process uses its id: prewrites are refused at once, and the record is not written again.
@@ -10,19 +11,91 @@ stored, so a drainer at that position need not wait for this pump. Registering r
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 
 from binlog.cluster import tso
-from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, check_node_id, next_state
 from binlog.cluster.own_record import ForeignRecord, OwnRecord
 from binlog.cluster.registry import NodeRecord, Registry
-from binlog.errors import BinlogError, EtcdError, RegistryConflict
+from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
+from binlog.runtime.fields import split_host_port
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
 _log = get_logger("pump.cluster.node")
+
+
+class DirectoryLock:
+    """An exclusive lock on the data directory, held from the constructor until `release` or the end of the process."""
+
+    def __init__(self, directory: Path) -> None:
+        """Create the directory (0700) and lock it. Raises BinlogError if another process holds the lock, ConfigError
+        if the directory cannot be created."""
+        path = directory / ".lock"
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            why = "a file of that name exists" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigError(f"data-dir {directory} cannot be used: {why}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise BinlogError(f"{path}: pkg/file: file already locked (another pump uses this data-dir)") from error
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def node_id(directory: Path, configured: str, addr: str) -> str:
+    """Return the id stored in `.node`, else the configured id, else `<hostname>:<port>`, which is then stored in
+    `.node`.
+
+    Raises ConfigError with the file or the id that cannot be used.
+    """
+    path = directory / ".node"
+    try:
+        kept = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        kept = ""
+    except (OSError, UnicodeDecodeError) as error:
+        if not configured:
+            raise ConfigError(f"node id cannot be read from {path}: {error}") from error
+        kept = ""
+    try:
+        if kept:
+            if configured and configured.strip() != kept:
+                _log.warning(
+                    "node-id of the configuration is ignored", configured=configured, kept=kept, file=str(path)
+                )
+            return check_node_id(kept)
+        if configured:
+            return check_node_id(configured)
+        made = check_node_id(f"{socket.gethostname()}:{split_host_port(addr)[1]}")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(made, encoding="utf-8")
+    temporary.chmod(0o600)
+    temporary.rename(path)
+    return made
+
+
+def check_same_node(recorded: str, name: str, configured: str, directory: Path) -> None:
+    """Raise ConfigError if the index says that another pump wrote this data-dir and the new name is not configured.
+    With the new name, drainers would wait for the old one for ever. `recorded`: the id in the index; "" if unknown."""
+    if recorded not in ("", name) and configured.strip() != name:
+        raise ConfigError(
+            f"{directory / '.node'} makes this pump {name!r}, but its data-dir was written by pump {recorded!r}. If "
+            f"the file was damaged or removed, write that id into it; to give the pump another name, set node-id to it"
+        )
 
 
 @dataclass(eq=False)

@@ -7,26 +7,68 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import plyvel
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
+from google_crc32c import value as crc32c
 
 from pump.index import keys
 from pump.index.keys import Complete
-from pump.index.manifest import manifest_unbroken
 from pump.log.record import Pointer
 from pump.log.value_log import Head
-from pump.metrics.storage_metrics import ERROR_INDEX
+from pump.metrics import ERROR_INDEX
 
 DELETE_KEYS_MAX = 1024
 FLUSH_TRIES_MAX = 100
+BLOCK_BYTES = 32 << 10  # of the manifest
 REMEDY = ". It is damaged: stop the pump, move the directory away and start again; the index is made anew from the log"
 
 FAILURES = (plyvel.Error, OSError)
+_HEADER = Struct("<IHB")
+_MASK_DELTA = 0xA282EAD8
 
 _log = get_logger("pump.index.leveldb")
+
+
+def unbroken(data: bytes) -> bool:
+    """Return whether no complete record of a manifest follows bytes that are not one. A truncated file is unbroken.
+
+    The file has LevelDB's log format: blocks of 32 KiB. A block holds records of a header (masked CRC-32C of type and
+    data, length u16, type u8) and data; at its end are zeros, fewer than a header's bytes."""
+    broken = False
+    for begin in range(0, len(data), BLOCK_BYTES):
+        at, end = begin, min(begin + BLOCK_BYTES, len(data))
+        while end - at >= _HEADER.size:
+            masked, length, kind = _HEADER.unpack_from(data, at)
+            past = at + _HEADER.size + length
+            if past > end or kind == 0 or _masked(data[at + 6 : past]) != masked:
+                broken = True
+                break
+            if broken:
+                return False
+            at = past
+    return True
+
+
+def manifest_unbroken(directory: Path) -> bool:
+    """Return whether the manifest in use, the list of LevelDB's tables, is unbroken. If there is none, return True:
+    LevelDB then makes an empty index or refuses to open.
+
+    LevelDB's reader skips a page of zeros silently and continues at the next block. It then deletes the tables that
+    were listed there, because it does not know them."""
+    try:
+        name = (directory / "CURRENT").read_text().strip()
+        return unbroken((directory / name).read_bytes())
+    except (OSError, UnicodeDecodeError, ValueError):
+        return True
+
+
+def _masked(data: bytes) -> int:
+    crc: int = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 class IndexFailed(BinlogError):

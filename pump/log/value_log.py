@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from binlog.errors import BinlogError, LogBroken
+from binlog.envelope import scan as scan_envelope
+from binlog.errors import BinlogError, DecodeError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
-from pump.errors import DamagedRecord
-from pump.log.file import COPY_BYTES, FileEnds, LogFile
-from pump.log.read_progress import ReadingProgress
+from pump import metrics
+from pump.errors import DamagedRecord, Stopping
 from pump.log.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -33,15 +34,195 @@ from pump.log.record import (
     encode_footer,
     encode_header,
 )
-from pump.metrics import storage_metrics
 
 FILE_BYTES_MAX = 500 << 20
 JOIN_BYTES_MAX = 16 << 20  # up to this size the parts of a write are copied into one buffer
 CLOSE_FOOTER_BYTES_MIN = 50 << 10
 SUFFIX = ".vlog"
+COPY_BYTES = 4 << 20  # a file is compared or copied in pieces of this size
+LOG_INTERVAL_S = 2.0
+# The clock is read after this many records or bytes.
+CHECK_RECORDS = 64
+CHECK_BYTES = 4 << 20
+
+# The steps, as log lines name them.
+CHECKING = "checking the newest value log file"
+READING = "reading the value log"
 
 _MID_APPEND = os.environ.get("BINLOG_CRASH_POINT", "").partition(":")[0] == "pump.mid_append"
 _log = get_logger("pump.log.value_log")
+
+
+@dataclass(slots=True)
+class LogFile:
+    """One file. `size`: the offset at which its records end. `closed`: nothing more is written to it. `finished`: a
+    footer follows the records.
+
+    The file stays open as long as a reader holds this object, so that a pull can finish after the file was removed.
+    """
+
+    fid: int
+    path: Path
+    fd: int
+    size: int
+    closed: bool
+    max_ts: int = 0
+    finished: bool = False
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self.fd, size, offset)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class FileEnds:
+    """Finds the ends of a log's files while the log is opened."""
+
+    def __init__(self, sync: Callable[[int], None] | None, progress: ReadingProgress) -> None:
+        """`sync`: makes a file durable; None: nothing is made durable. `progress` records what has been read."""
+        self._sync = sync
+        self._progress = progress
+
+    def recover(
+        self, file: LogFile, begin: int, max_ts: int, *, floor: int, cut_from: int | None = None
+    ) -> list[DamagedRecord]:
+        """Find where the records of the newest file end, truncate the file there, and sync its records. Return the
+        damage found.
+
+        `begin`: the records up to this offset are known to be complete, and `max_ts` is their largest ts. `floor`: the
+        records up to this offset were complete once. `cut_from`: the records end before the first broken one at or
+        after this offset; None: records may follow it. Raises BinlogError if the records cannot be made durable."""
+        whole = file.size + (FOOTER_BYTES if file.closed else 0)
+        if file.closed:
+            end, found_ts, damage = self._records_end(file, begin, file.size, floor, cut_from)
+            if end == file.size:
+                return damage
+            # The four bytes of the footer were the end of a payload, or the file is torn.
+            file.closed = file.finished = False
+        end, found_ts, damage = self._records_end(file, begin, whole, floor, cut_from)
+        if end < whole:
+            _log.warning(
+                "incomplete record at the end of the value log removed",
+                file=str(file.path),
+                offset=end,
+                bytes=whole - end,
+            )
+            os.ftruncate(file.fd, end)
+            os.fsync(file.fd)
+        file.size, file.max_ts = end, max(max_ts, found_ts)
+        self._write_again(file, begin)
+        return damage
+
+    def find_max_ts(self, file: LogFile) -> None:
+        """Set `max_ts` of a file that has no footer with it."""
+        file.max_ts = self._records_end(file, 0, file.size)[1]
+
+    def _write_again(self, file: LogFile, begin: int) -> None:
+        """Write the records from `begin` on again and sync them. A process that died, or whose sync failed, may have
+        left them only in the page cache. After a failed sync such pages count as clean although the disk does not have
+        them, so a sync alone would not write them."""
+        if self._sync is None:
+            return
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # without O_APPEND, with which a write ignores its offset
+        try:
+            for at in range(begin, file.size, COPY_BYTES):
+                data = os.pread(fd, min(COPY_BYTES, file.size - at), at)
+                if os.pwrite(fd, data, at) != len(data):
+                    raise OSError(errno.EIO, "a short write")
+            self._sync(fd)
+        except OSError as error:
+            raise BinlogError(f"value log {file.path} cannot be synced: {error}") from error
+        finally:
+            os.close(fd)
+
+    def _records_end(
+        self, file: LogFile, begin: int, end: int, floor: int | None = None, cut_from: int | None = None
+    ) -> tuple[int, int, list[DamagedRecord]]:
+        """Return the end of the last complete record, the largest ts, and the damage before that end. `floor`: records
+        ended at this offset once, so everything before it that is not a record is damage, and after it a write may have
+        been cut off; None: in the complete file no write was. `cut_from`: see `recover`."""
+        last, max_ts = begin, 0
+        damage: list[DamagedRecord] = []
+        self._progress.begin(CHECKING, end - begin, file.fid)
+        for records, step in enumerate(Scan(file.read, begin, end, floor, cut_from), 1):
+            self._progress.reached(records, step.end - begin, file.fid)
+            if step.payload is not None:
+                last = step.end
+                max_ts = max(max_ts, _largest_ts(step.payload))
+            elif step.end < end:
+                damage.append(
+                    DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
+                )
+        if floor is not None and last < floor <= end:
+            damage.append(DamagedRecord(str(file.path), last, f"the index knows records in these {floor - last} bytes"))
+            last = floor
+        return last, max_ts, damage
+
+
+def _largest_ts(payload: bytes) -> int:
+    """Return the larger ts of a binlog; 0 if the payload is not a binlog (the record's CRC is right, so it was written
+    in this way)."""
+    try:
+        envelope = scan_envelope(payload)
+    except DecodeError:
+        return 0
+    return max(envelope.start_ts, envelope.commit_ts)
+
+
+class Reading(NamedTuple):
+    """The progress of one step: `bytes` of `of_bytes` have been read, the last of them from file `fid`."""
+
+    step: str
+    records: int
+    bytes: int
+    of_bytes: int
+    fid: int
+
+    @property
+    def percent(self) -> int:
+        return round(100 * self.bytes / max(1, self.of_bytes))
+
+
+class ReadingProgress:
+    """Progress of reading the log at a start, for log lines and the status page. The reading thread updates it. `now`
+    (None before the first step) and `stop` are safe for use by other threads."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now: Reading | None = None
+        self._clock = clock
+        self._logged_s = clock()
+        self._check_at = CHECK_BYTES
+        self._stopping = threading.Event()
+
+    def begin(self, step: str, of_bytes: int, fid: int) -> None:
+        self.now = Reading(step, 0, 0, of_bytes, fid)
+        self._check_at = CHECK_BYTES
+
+    def reached(self, records: int, done_bytes: int, fid: int) -> None:
+        """Record that `records` and `done_bytes` of this step have been read. Raises Stopping after `stop`."""
+        if records % CHECK_RECORDS and done_bytes < self._check_at:
+            return
+        self._check_at = done_bytes + CHECK_BYTES
+        assert self.now is not None, "no step has begun"
+        if self._stopping.is_set():
+            raise Stopping("asked to stop while the value log was read")
+        self.now = found = self.now._replace(records=records, bytes=done_bytes, fid=fid)
+        now_s = self._clock()
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
+            _log.info(
+                found.step,
+                records=records,
+                percent=found.percent,
+                bytes=done_bytes,
+                of_bytes=found.of_bytes,
+                fid=fid,
+            )
+
+    def stop(self) -> None:
+        """Make the next `reached` raise Stopping."""
+        self._stopping.set()
 
 
 class Head(NamedTuple):
@@ -150,8 +331,8 @@ class ValueLog:
         self._write(file, parts, max_ts)
         if file.size > self.file_bytes_max:
             self._rotate(file)
-        storage_metrics.SIZE_BATCH.observe(sum(map(len, parts[1::2])))
-        storage_metrics.TIME_BATCH.observe(time.monotonic() - began_s)
+        metrics.SIZE_BATCH.observe(sum(map(len, parts[1::2])))
+        metrics.TIME_BATCH.observe(time.monotonic() - began_s)
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
         size = sum(map(len, parts))
@@ -173,10 +354,10 @@ class ValueLog:
             if self.sync is not None:
                 written_s = time.monotonic()
                 self.sync(file.fd)
-                storage_metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
+                metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
-        storage_metrics.TIME_TO_DISK.observe(time.monotonic() - began_s)
+        metrics.TIME_TO_DISK.observe(time.monotonic() - began_s)
         crash_point("pump.after_sync")
         file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
         file.max_ts = max_ts
@@ -188,7 +369,7 @@ class ValueLog:
             self._create(file.fid + 1)
         except OSError as error:
             raise self._break(f"value log cannot create file {file.fid + 1}: {error}") from error
-        storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
+        metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
 
     def _finish(self, file: LogFile) -> None:
         try:
@@ -207,7 +388,7 @@ class ValueLog:
 
     def _break(self, reason: str) -> LogBroken:
         self.broken = reason
-        storage_metrics.ERROR_WRITE_BATCH.inc()
+        metrics.ERROR_WRITE_BATCH.inc()
         _log.error("value log broken", reason=reason)
         self.on_broken()
         return LogBroken(reason)

@@ -2,28 +2,233 @@
 
 A pull that reaches a damaged record yields every binlog before it, and then fails with DamagedRecord; it never ends
 without an error there. A pull from a purged position fails with PurgedPosition.
+
+The quick way to read a chunk is for plain binlogs: each consists of a head in the index and the rest of one record;
+nothing is merged and nothing is damaged. The records of a chunk are close together, about in the order of their
+commits, so one read usually returns them all. Other binlogs are read record by record. Magic, length and checksum of
+each record are checked in both ways. A large binlog is served in parts: it is never completely in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 from binlog.envelope import merge
 from binlog.errors import PurgedPosition
+from google_crc32c import extend
+from google_crc32c import value as crc32c
 
+from pump import metrics
 from pump.errors import DamagedRecord
-from pump.index.keys import FLAG_DAMAGED, FLAG_GENERAL, FLAG_SKIPPED, Complete, decode_complete, decode_start_ts, key_ts
+from pump.index.keys import (
+    COMPLETE_BYTES,
+    FLAG_DAMAGED,
+    FLAG_DDL,
+    FLAG_FAKE,
+    FLAG_GENERAL,
+    FLAG_SKIPPED,
+    Complete,
+    decode_complete,
+    decode_start_ts,
+    key_ts,
+    unpack_record_offset,
+)
 from pump.index.leveldb import Index
-from pump.log.record import HEADER_BYTES, Pointer, check_record
-from pump.log.value_log import ValueLog
-from pump.metrics import storage_metrics
-from pump.pull.binlog_parts import BinlogPart, is_large, parts_of
-from pump.pull.plain_binlogs import WINDOW_BYTES_MAX, Entries, Entry, chunks_of, plain_payloads, windows
+from pump.log.record import HEADER_BYTES, RECORD_MAGIC, Pointer, check_record, unpack_header
+from pump.log.value_log import LogFile, ValueLog
 
 ENTRIES_MAX = 8192
+WINDOW_GAP_BYTES_MAX = 64 << 10
+WINDOW_BYTES_MAX = 8 << 20
+SPREAD_MAX = 4  # one read may return this many times the bytes that are needed
+
+NOT_PLAIN = FLAG_DAMAGED | FLAG_GENERAL | FLAG_SKIPPED
+
+Entry = tuple[bytes, bytes]  # a `cm:` key and its value
+RecordOffset = tuple[int, int, int, int, int]  # fid, offset, length, tail_at, flags
+
+
+class BinlogPart(NamedTuple):
+    """A part of the binlog of `commit_ts`. `data` begins at byte `offset` of the binlog, which has `whole_bytes`
+    bytes."""
+
+    commit_ts: int
+    start_ts: int
+    data: bytes
+    offset: int
+    whole_bytes: int
+
+
+def is_large(complete: Complete, part_bytes_max: int) -> bool:
+    """Return whether a binlog is served in parts. A DDL is never split, because its text is needed as one value."""
+    return bool(part_bytes_max) and complete.served_bytes > part_bytes_max and not complete.flags & FLAG_DDL
+
+
+def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[BinlogPart]:
+    """Yield the parts of one binlog, ascending, without gaps. Raises DamagedRecord before the last part if the record
+    is damaged.
+
+    For a prewrite and its commit a pull serves the commit's head and the prewrite's tail (binlog.envelope.merge). So
+    the parts are the head, followed by the log's bytes unchanged."""
+    if complete.flags & FLAG_DAMAGED:
+        place = str(log.file(complete.fid).path)
+        lost = f"the prewrite of start_ts {complete.start_ts} is lost in it"
+        raise DamagedRecord(place, complete.offset, lost, prewrite_lost=True)
+    # A general binlog is neither from TiDB nor from our SDK: its commit arrived first, or its fields are unusual.
+    if complete.flags & FLAG_GENERAL:
+        payload = log.read(Pointer(complete.fid, complete.offset), complete.length)
+        pieces = iter([merge(payload, log.read(Pointer.decode(complete.head)))])
+        del payload
+    else:
+        pieces = _pieces(log.file(complete.fid), complete, part_bytes_max)
+    whole = None if complete.flags & FLAG_GENERAL else complete.served_bytes
+    offset = 0
+    for piece in pieces:
+        total = len(piece) if whole is None else whole
+        view = memoryview(piece)
+        for at in range(0, len(piece), part_bytes_max):
+            data = bytes(view[at : at + part_bytes_max])
+            yield BinlogPart(commit_ts, complete.start_ts, data, offset, total)
+            offset += len(data)
+
+
+def _pieces(file: LogFile, complete: Complete, size: int) -> Iterator[bytes]:
+    """Yield the head and the tail in pieces. A piece is held back until the next one has been read, and the last piece
+    until the checksum has been verified."""
+    header = file.read(complete.offset, HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise DamagedRecord(str(file.path), complete.offset, "the file ends before it")
+    magic, length, crc = unpack_header(header)
+    if (magic, length) != (RECORD_MAGIC, complete.length):
+        detail = "wrong magic" if magic != RECORD_MAGIC else f"length {length}, the index says {complete.length}"
+        raise DamagedRecord(str(file.path), complete.offset, detail)
+    held = complete.head if complete.tail_at else b""
+    begin, found = complete.offset + HEADER_BYTES, 0
+    for at in range(0, length, size):
+        data = file.read(begin + at, min(size, length - at))
+        if len(data) != min(size, length - at):
+            raise DamagedRecord(str(file.path), complete.offset, "the file ends inside it")
+        found = extend(found, data)
+        if held:
+            yield held
+        held = data[max(0, complete.tail_at - at) :]
+    if found != crc:
+        raise DamagedRecord(str(file.path), complete.offset, "checksum mismatch")
+    if held:
+        yield held
+
+
+class Entries(NamedTuple):
+    """The index entries of one chunk. `record_offsets` is parallel to `pairs`. `size`, `largest`: bytes of all payloads
+    of their records, and of the largest one. `plain`: whether all binlogs are plain."""
+
+    pairs: Sequence[Entry]
+    record_offsets: Sequence[RecordOffset]
+    size: int
+    largest: int
+    plain: bool
+
+
+def chunks_of(entries: Iterable[Entry], *, bytes_max: int, entries_max: int, fakes: bool) -> Iterator[Entries]:
+    """Split entries into chunks of about `bytes_max` bytes and at most `entries_max` entries. `fakes` False: leave out
+    fake binlogs. No chunk is empty, and the last one ends with the entries, however many fakes are left out in a
+    row."""
+    unpack = unpack_record_offset
+    left_out = 0 if fakes else FLAG_FAKE
+    looked_at = left_out | NOT_PLAIN
+    pairs: list[Entry] = []
+    record_offsets: list[RecordOffset] = []
+    size, largest, plain = 0, 0, True
+    for pair in entries:
+        record_offset = unpack(pair[1])
+        if record_offset[4] & looked_at:
+            if record_offset[4] & left_out:
+                continue
+            plain = False
+        pairs.append(pair)
+        record_offsets.append(record_offset)
+        length = record_offset[2]
+        size += length
+        if length > largest:
+            largest = length
+        if size >= bytes_max or len(pairs) >= entries_max:
+            yield Entries(pairs, record_offsets, size, largest, plain)
+            pairs, record_offsets, size, largest, plain = [], [], 0, 0, True
+    if pairs:
+        yield Entries(pairs, record_offsets, size, largest, plain)
+
+
+def plain_payloads(log: ValueLog, entries: Entries) -> list[bytes] | None:
+    """Return the served payload of each entry, or None if a record is missing or not as the index says; the caller then
+    reads record by record."""
+    pairs, record_offsets = entries.pairs, entries.record_offsets
+    first, last = min(record_offsets), max(record_offsets)
+    span = last[1] - first[1] + HEADER_BYTES + last[2]
+    wanted = entries.size + HEADER_BYTES * len(pairs)
+    if first[0] == last[0] and span <= min(WINDOW_BYTES_MAX, max(SPREAD_MAX * wanted, WINDOW_GAP_BYTES_MAX)):
+        return _payloads(log, pairs, record_offsets, first, last)
+    payloads = [b""] * len(pairs)
+    for window in windows(record_offsets):
+        chosen = [record_offsets[number] for number in window]
+        found = _payloads(log, [pairs[number] for number in window], chosen, chosen[0], chosen[-1])
+        if found is None:
+            return None
+        for number, payload in zip(window, found, strict=True):
+            payloads[number] = payload
+    return payloads
+
+
+def _payloads(
+    log: ValueLog,
+    pairs: Sequence[Entry],
+    record_offsets: Sequence[RecordOffset],
+    first: RecordOffset,
+    last: RecordOffset,
+) -> list[bytes] | None:
+    """Return the payloads of records in one file, with one read from `first` to `last`; None as in
+    `plain_payloads`."""
+    if not log.has(first[0]):
+        return None
+    begin = first[1]
+    data = log.file(first[0]).read(begin, last[1] - begin + HEADER_BYTES + last[2])
+    size = len(data)
+    before = begin - HEADER_BYTES
+    header = unpack_header
+    payloads: list[bytes] = []
+    add = payloads.append
+    for (_, value), (_, offset, length, tail_at, _) in zip(pairs, record_offsets, strict=True):
+        at = offset - before
+        end = at + length
+        if end > size:
+            return None
+        magic, found, crc = header(data, at - HEADER_BYTES)
+        record = data[at:end]
+        if magic != RECORD_MAGIC or found != length or crc != crc32c(record):
+            return None
+        add(value[COMPLETE_BYTES:] + record[tail_at:] if tail_at else record)
+    return payloads
+
+
+def windows(record_offsets: Sequence[RecordOffset]) -> Iterator[list[int]]:
+    """Group places that are close together in the log and are read with one read. Yield the indexes into
+    `record_offsets`, in the order of the log."""
+    window: list[int] = []
+    fid = begin = end = -1
+    for number in sorted(range(len(record_offsets)), key=lambda number: record_offsets[number][:2]):
+        record_offset = record_offsets[number]
+        offset = record_offset[1]
+        past = offset + HEADER_BYTES + record_offset[2]
+        if record_offset[0] != fid or offset - end > WINDOW_GAP_BYTES_MAX or past - begin > WINDOW_BYTES_MAX:
+            if window:
+                yield window
+            window, fid, begin = [], record_offset[0], offset
+        window.append(number)
+        end = past
+    if window:
+        yield window
 
 
 def pull_bytes(bytes_max: int) -> int:
@@ -103,7 +308,7 @@ class Reader:
                         yield from self._until_damage(run)
             except DamagedRecord as error:
                 self.check_position(after_ts)  # the record may have been removed meanwhile, which is not damage
-                (storage_metrics.ERROR_PREWRITE if error.prewrite_lost else storage_metrics.ERROR_READ).inc()
+                (metrics.ERROR_PREWRITE if error.prewrite_lost else metrics.ERROR_READ).inc()
                 raise
 
     def _plain(self, chunk: Entries, part_bytes_max: int) -> list[bytes] | None:

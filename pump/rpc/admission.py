@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from binlog.rpc.method import MemoryBudget
 
 from pump.errors import Overloaded
-from pump.store.gauges import OVERLOADED
+from pump.metrics import OVERLOADED
 
 SMALL_BYTES_MAX = 64 << 10
 BYTES_MAX = 2 << 30

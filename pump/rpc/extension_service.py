@@ -17,8 +17,8 @@ from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received
 from binlog.runtime.version import release
 
+from pump import metrics
 from pump.errors import Overloaded, TooManyItems
-from pump.metrics import call_metrics
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import parse_batch, range_messages, read_bytes
@@ -130,7 +130,7 @@ class ExtService:
             results = await self.gate.write(self.store, "WriteBatch", cluster_id, payloads)
         finally:
             taken = results is not None and not any(results)
-            call_metrics.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
+            metrics.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
         return results
 
     async def pull_range(self, data: Buffer) -> AsyncIterator[bytes]:
@@ -138,7 +138,7 @@ class ExtService:
         bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
         part_bytes_max = min(request.part_bytes_max or MESSAGE_BYTES_CAP, MESSAGE_BYTES_CAP)
         end = pb.PullEnd()
-        with call_metrics.pulling("PullRange"), self.in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
+        with metrics.pulling("PullRange"), self.in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
             async for message in self.store.reads.pull_as(
                 partial(range_messages, message_bytes_max=bytes_max),
                 request.after_ts,
@@ -149,7 +149,7 @@ class ExtService:
             ):
                 end.count += message.binlogs
                 end.bytes += message.size
-                call_metrics.read("PullRange", count=message.binlogs, size=message.size)
+                metrics.read("PullRange", count=message.binlogs, size=message.size)
                 yield message.data
                 del message
         yield pb.PullRangeResp(end=end).SerializeToString()

@@ -16,7 +16,7 @@ from binlog.runtime import listener
 from binlog.runtime.security import Security
 
 from pump import errors as own
-from pump.metrics import call_metrics
+from pump import metrics
 from pump.rpc import messages
 from pump.rpc.admission import InFlight
 
@@ -116,7 +116,7 @@ class MessageLimits:
 
     def too_long(self, size: int, head: bytes, limit: int) -> Exception:
         """Return the error for a message above its limit, of which only the head was read."""
-        call_metrics.LOSS.inc()
+        metrics.LOSS.inc()
         if limit != self.message_bytes_max:
             found = messages.head_of_write(head)
             if found is not None and found[1] > self.transaction_bytes_max:
@@ -155,7 +155,7 @@ def _served(service: Service, name: str, method: Method, limits: MessageLimits) 
 
 def _timed_unary(name: str, handler: Unary) -> Unary:
     async def timed(request: Buffer) -> bytes:
-        with call_metrics.timed(name):
+        with metrics.timed(name):
             return await handler(request)
 
     return timed
@@ -163,7 +163,7 @@ def _timed_unary(name: str, handler: Unary) -> Unary:
 
 def _timed(name: str, handler: Streaming) -> Streaming:
     async def timed(request: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
-        with call_metrics.timed(name):
+        with metrics.timed(name):
             async for message in handler(request):
                 yield message
 

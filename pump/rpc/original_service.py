@@ -1,4 +1,5 @@
-"""The original's service for TiDB and Go drainers: WriteBinlog and PullBinlogs. Bytes in, bytes out."""
+"""The original's services. For TiDB and Go drainers: WriteBinlog and PullBinlogs; of PD, for clusters without it:
+GetMembers and Tso. Bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -6,18 +7,22 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
+from binlog.cluster.pd import COUNT_MAX
+from binlog.cluster.tso import logical, physical_ms
 from binlog.errors import BinlogError, ClusterMismatch
 from binlog.pb import parsed, pump_pb2
+from binlog.pb import pdpb_pb2 as pb
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Method, Responder
+from binlog.rpc.method import Method, Received, Responder
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pump.errors import Stopping
-from pump.metrics import call_metrics
-from pump.pull.binlog_parts import BinlogPart
-from pump.pull.ranges import Chunk, pull_bytes
+from pump import metrics
+from pump.cluster.election import Election
+from pump.errors import InvalidBinlog, NotLeader, Stopping
+from pump.pull.ranges import BinlogPart, Chunk, pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import LARGE_BYTES_MIN, entity, fast_payloads, parse_write
 from pump.rpc.methods import Service
@@ -29,6 +34,47 @@ PULL_BYTES_MAX = 1 << 20
 TOGETHER_BYTES = 32 << 10
 
 _log = get_logger("pump.rpc.original_service")
+
+
+class TsoService:
+    """Handlers of `pdpb.PD`, on pumps whose cluster has no PD."""
+
+    def __init__(self, election: Election, cluster_id: int) -> None:
+        self._election = election
+        self._cluster_id = cluster_id
+
+    def service(self) -> Service:
+        return Service("pdpb.PD", {"GetMembers": Method(unary=self.get_members), "Tso": Method(bidi=self.tso)})
+
+    async def get_members(self, _data: Buffer) -> bytes:
+        """Return the leader as the only member. Raises NotLeader while no pump is elected."""
+        leader = self._election.leader
+        if not leader:
+            raise NotLeader("no pump is elected to allocate timestamps")
+        member = pb.Member(name=leader, member_id=1, client_urls=[leader])
+        response = pb.GetMembersResponse(header=self._header(), members=[member], leader=member)
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    async def tso(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
+        """Answer each request, in order. NotLeader ends the stream; the client then looks for the new leader."""
+        async for received in requests:
+            request: Any = parsed(pb.TsoRequest, bytes(received.data))
+            if request.header.cluster_id not in (0, self._cluster_id):
+                raise ClusterMismatch.of(request.header.cluster_id, self._cluster_id)
+            if not 0 < request.count <= COUNT_MAX:
+                raise InvalidBinlog(
+                    f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {request.count}"
+                )
+            with metrics.timed("Tso"):
+                last_ts = await self._election.timestamps(request.count)
+            timestamp = pb.Timestamp(physical=physical_ms(last_ts), logical=logical(last_ts))
+            response = pb.TsoResponse(header=self._header(), count=request.count, timestamp=timestamp)
+            encoded: bytes = response.SerializeToString()
+            yield encoded
+
+    def _header(self) -> Any:
+        return pb.ResponseHeader(cluster_id=self._cluster_id)
 
 
 class Gate:
@@ -57,9 +103,9 @@ class Gate:
             began_s = time.monotonic()
             results = await store.writes.write(payloads, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
-            call_metrics.lost(payloads)
+            metrics.lost(payloads)
             raise
-        call_metrics.written(method, payloads, results, took_s=time.monotonic() - began_s)
+        metrics.written(method, payloads, results, took_s=time.monotonic() - began_s)
         return results
 
     def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
@@ -71,16 +117,16 @@ class Gate:
             if left:
                 judged = [place for place in range(len(payloads)) if place not in left]
                 given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
-                call_metrics.written(method, given, judgements, took_s=took_s)
+                metrics.written(method, given, judgements, took_s=took_s)
             else:
-                call_metrics.written(method, payloads, results, took_s=took_s)
+                metrics.written(method, payloads, results, took_s=took_s)
             done(results, left)
 
         try:
             self.check(self.cluster_id)
             store.writes.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
-            call_metrics.lost(payloads)
+            metrics.lost(payloads)
             raise
 
 
@@ -93,11 +139,11 @@ def _together(chunk: Chunk) -> Iterator[list[bytes]]:
         messages.append(entity(served.start_ts, served.commit_ts, (served.payload,)))
         size += len(served.payload)
         if size >= TOGETHER_BYTES:
-            call_metrics.read("PullBinlogs", count=len(messages), size=size)
+            metrics.read("PullBinlogs", count=len(messages), size=size)
             yield messages
             messages, size = [], 0
     if messages:
-        call_metrics.read("PullBinlogs", count=len(messages), size=size)
+        metrics.read("PullBinlogs", count=len(messages), size=size)
         yield messages
 
 
@@ -138,10 +184,10 @@ class PumpService:
             try:
                 cluster_id, payload = parse_write(data)
                 if cluster_id != self._gate.cluster_id:
-                    call_metrics.lost([payload])
+                    metrics.lost([payload])
                     self._gate.check(cluster_id)
             except BinlogError as error:
-                call_metrics.observe("WriteBinlog", "fail", time.monotonic() - began_s)
+                metrics.observe("WriteBinlog", "fail", time.monotonic() - began_s)
                 responder.refuse(number, error)
             else:
                 self._turn.take(callers, (payload,))
@@ -151,15 +197,15 @@ class PumpService:
         took_s = time.monotonic() - began_s
         if error is None:
             waited = responder.answer(numbers, b"")
-            call_metrics.observe("WriteBinlog", "succ", took_s, waited)
-            call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
+            metrics.observe("WriteBinlog", "succ", took_s, waited)
+            metrics.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
             self._refusing.over()
             if took_s >= self._slow_write_s:
                 _log.warning("slow write", seconds=round(took_s, 3), binlogs=len(numbers))
             return
         for number in numbers:
             responder.refuse(number, error)
-        call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers))
+        metrics.observe("WriteBinlog", "fail", took_s, len(numbers))
         if isinstance(error, BinlogError):
             self._refusing.failed(error=error)
 
@@ -174,7 +220,7 @@ class PumpService:
         self._gate.check(request.clusterID)
         last_ts = max(0, request.startFrom.offset)
         self._store.reads.check_position(last_ts)
-        with call_metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
+        with metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
             async for message in self._entities(last_ts):
                 yield message
 
@@ -195,7 +241,7 @@ class PumpService:
                         await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
                     large.append(chunk.data)
                     if chunk.offset + len(chunk.data) == chunk.whole_bytes:
-                        call_metrics.read("PullBinlogs", count=1, size=chunk.whole_bytes)
+                        metrics.read("PullBinlogs", count=1, size=chunk.whole_bytes)
                         message = entity(chunk.start_ts, chunk.commit_ts, large)
                         large.clear()
                         yield message

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -30,9 +30,8 @@ from binlog.runtime.http import (
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metrics
 from pump.cluster.node import Node
-from pump.metrics import call_metrics
-from pump.status.last_answer import LastAnswer
 from pump.status.page import behind, charts, page, starting_document, starting_page, starting_text
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
@@ -40,8 +39,52 @@ from pump.tasks.publisher import Publisher
 from pump.tasks.score import Measures
 
 PENDING_SHOWN = 20
-_NO_RECORDS: Sequence[NodeStatus] = ()
+WAIT_S = 0.5
 OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
+_NO_RECORDS: Sequence[NodeStatus] = ()
+
+T = TypeVar("T")
+
+
+class LastAnswer(Generic[T]):
+    """The last answer of a server that may hang: pages show it, with its age, instead of waiting. Asks in the
+    background, one question at a time. `what`: who is asked, for the problem's text."""
+
+    def __init__(self, what: str, ask: Callable[[], Awaitable[T]], nothing: T, wait_s: float = WAIT_S) -> None:
+        """`nothing`: the answer while none has come."""
+        self._what = what
+        self._ask = ask
+        self._wait_s = wait_s
+        self._answer = nothing
+        self._answered_s: float | None = None
+        self._asked_s = 0.0
+        self._asking: asyncio.Task[str] | None = None
+
+    async def get(self) -> tuple[T, str]:
+        """Return the newest answer, and "" or why it is not of now. Waits for at most `wait_s` seconds."""
+        if self._asking is None or self._asking.done():
+            self._asked_s = time.monotonic()
+            self._asking = asyncio.ensure_future(self._answered())
+        asking = self._asking
+        await asyncio.wait((asking,), timeout=self._wait_s)
+        if not asking.done():
+            return (
+                self._answer,
+                f"{self._what} has not answered for {time.monotonic() - self._asked_s:.1f} s{self._age()}",
+            )
+        why = asking.result()
+        return self._answer, f"{why}{self._age()}" if why else ""
+
+    async def _answered(self) -> str:
+        """Ask, and return "" or why there is no answer."""
+        try:
+            self._answer, self._answered_s = await self._ask(), time.monotonic()
+        except BinlogError as error:
+            return str(error)
+        return ""
+
+    def _age(self) -> str:
+        return "" if self._answered_s is None else f"; as of {time.monotonic() - self._answered_s:.0f} s ago"
 
 
 @dataclass(eq=False)
@@ -112,7 +155,7 @@ class StatusPages:
             gauges = {"disk_bytes": float(self._store.space.available_bytes)}
             if self._store.resolved_ts:
                 gauges["behind_s"] = behind(self._store.resolved_ts, int(time.time() * 1000))
-            self._history.add(time.monotonic(), gauges, call_metrics.totals())
+            self._history.add(time.monotonic(), gauges, metrics.totals())
             await asyncio.sleep(self._history.interval_s)
 
     async def home(self) -> Response:

@@ -12,7 +12,7 @@ from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds
 from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from binlog.runtime.version import release
 
-from pump.log.read_progress import Reading
+from pump.log.value_log import Reading
 
 PENDING_WARN_S = 10.0
 

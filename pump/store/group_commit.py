@@ -4,15 +4,20 @@ A `Writer` accepts submissions on the event loop between `start` and `stop`; `st
 processes one batch at a time, always in this order: judge → append → fdatasync → index batch → report. So a binlog that
 is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread does the work
 that waits for the disk. The thread processes a large batch completely.
+
+The writer's progress is saved once a second, and with a checkpoint per CHECKPOINT_BYTES of the log. Both wait for the
+disk, in another thread; no acknowledgement waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple
 
 from binlog.envelope import Envelope, scan
 from binlog.errors import BinlogError, LogBroken
@@ -20,20 +25,161 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from pump.errors import Stopping
-from pump.index.leveldb import Batch, Index
+from pump.index.checkpoint import Checkpoints
+from pump.index.leveldb import Batch, Index, IndexOptions
 from pump.log.record import HEADER_BYTES, Pointer
 from pump.log.value_log import Head, ValueLog
-from pump.store.disk_thread import DiskThread
 from pump.store.fast_path import FastBinlogs, enter_fast
-from pump.store.matcher import Matcher, Result, ResultKind, WriteOffset, Written, enter
-from pump.store.options import StoreOptions
-from pump.store.progress import Progress, Reached
+from pump.store.limits import AHEAD_MAX_S
+from pump.store.matcher import RECENT_MAX, Matcher, Result, ResultKind, WriteOffset, Written, enter
 
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
 SHORT_MAX = 64  # the loop may wait for the write of a batch of at most this many binlogs
+WAIT_MAX_S = 0.002
+CHECKPOINT_BYTES = 16 << 20  # of the value log; about as much is read again at a start after a crash
+_FORGETTING = 0.8  # factor by which the duration of the slowest recent job decays with each job
 
 _log = get_logger("pump.store.group_commit")
+
+
+class DiskThread:
+    """A thread for jobs that wait for the disk. Call `run` only on the event loop on which it was started, and only
+    when no job is under way. A job must not raise. `wait_max_s`: the longest time for which the loop waits for a job.
+
+    Waking the loop through its selector takes longer than a quick disk takes for a small write. While both threads run
+    Python, they take the interpreter from each other. So the loop itself may wait for a short job. It does not wait if
+    a recent job took longer than that."""
+
+    def __init__(self, name: str, *, wait_max_s: float = WAIT_MAX_S) -> None:
+        self._wait_max_s = wait_max_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._job: Callable[[], None] | None = None
+        self._done: Callable[[], object] | None = None
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._telling = threading.Lock()  # guards the next two
+        self._is_ended = False
+        self._tells_loop = False
+        self._slowest_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def run(self, job: Callable[[], None], done: Callable[[], object], *, short: bool) -> bool:
+        """Run a job. Return True if it has already ended. Otherwise return False, and `done` is called on the loop when
+        it has ended. `short`: the job may be worth waiting for."""
+        self._job, self._done = job, done
+        waits = short and self._slowest_s < self._wait_max_s
+        self._is_ended, self._tells_loop = False, not waits
+        self._go.release()
+        if not waits:
+            return False
+        if self._ended.acquire(timeout=self._wait_max_s):
+            return True
+        with self._telling:
+            self._tells_loop = not self._is_ended
+        if self._tells_loop:
+            return False
+        self._ended.acquire()
+        return True
+
+    async def stop(self) -> None:
+        """End the thread. No job may be under way."""
+        if self._thread.is_alive():
+            self._job = None
+            self._go.release()
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while True:
+            self._go.acquire()
+            job = self._job
+            if job is None:
+                return
+            began_s = time.monotonic()
+            job()
+            self._slowest_s = max(time.monotonic() - began_s, self._slowest_s * _FORGETTING)
+            self._job = job = None  # otherwise its data would stay in memory until the next job
+            with self._telling:
+                self._is_ended = True
+                tells_loop = self._tells_loop
+            if not tells_loop:
+                self._ended.release()
+            elif self._loop is not None and not self._loop.is_closed() and self._done is not None:
+                self._loop.call_soon_threadsafe(self._done)
+
+
+class Reached(NamedTuple):
+    """The writer's state between two batches: everything up to `head` is in the index, no prewrite before `handle` is
+    pending, and `max_commit_ts` is resolved. `written_bytes`: bytes of binlogs written since the start."""
+
+    head: Head
+    handle: Pointer
+    max_commit_ts: int
+    written_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """Saves progress, as the module says. A failure breaks the log: the index accepts nothing more, and a restart
+    rebuilds its missing entries. Use it only on the event loop."""
+
+    _log: ValueLog
+    _index: Index
+    _checkpoints: Checkpoints
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    _saving: asyncio.Future[None] | None = None
+    _checked_bytes: int = 0  # used only by the thread that saves
+
+    def offer(self, reached: Reached) -> bool:
+        """Have `reached` saved, without waiting. Return False if an earlier state is still being saved: nothing is
+        done then."""
+        if self._saving is not None and not self._saving.done():
+            return False
+        self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, reached, False)
+        return True
+
+    async def stop(self, reached: Reached) -> None:
+        """Save a checkpoint of the last state."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        await asyncio.to_thread(self._save, reached, True)
+
+    def _save(self, reached: Reached, checkpoint: bool) -> None:
+        if self._log.broken is not None:
+            return
+        try:
+            self._index.save_progress(handle=reached.handle, max_commit_ts=reached.max_commit_ts)
+            if checkpoint or reached.written_bytes - self._checked_bytes >= self.checkpoint_bytes:
+                self._checkpoints.save(reached.head, reached.handle)
+                self._checked_bytes = reached.written_bytes
+        except (BinlogError, OSError) as error:
+            self._log.give_up(f"cannot save the progress of the index: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Options with which a store is opened. `file_bytes_max` and `sync` as in ValueLog; `stop_bytes`: see Space;
+    `checkpoint_bytes`: see Progress; `ts_ahead_max_s`: see Horizon; `transaction_bytes_max`: larger binlogs are
+    refused. `loop_bytes_max`: a batch of more bytes is judged in the writer's thread; `wait_max_s`: see DiskThread;
+    `progress_interval_s`: the shortest time between two times that progress is saved; `recent_max`: see Matcher."""
+
+    stop_bytes: int = 0
+    transaction_bytes_max: int = 1 << 30
+    sync: bool = True
+    file_bytes_max: int = 500 << 20
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    ts_ahead_max_s: int = AHEAD_MAX_S
+    index: IndexOptions = field(default_factory=IndexOptions)
+    loop_bytes_max: int = 1 << 20
+    wait_max_s: float = WAIT_MAX_S
+    progress_interval_s: float = 1.0
+    recent_max: int = RECENT_MAX
 
 
 @dataclass(slots=True, eq=False)

@@ -14,9 +14,8 @@ from pump.errors import DamagedRecord
 from pump.index.checkpoint import Checkpoint
 from pump.index.keys import FLAG_DAMAGED
 from pump.index.leveldb import Batch, Index
-from pump.log.read_progress import READING, ReadingProgress
 from pump.log.record import Pointer, Scanned
-from pump.log.value_log import Head, ValueLog
+from pump.log.value_log import READING, Head, ReadingProgress, ValueLog
 from pump.store.matcher import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
 
 FLUSH_RECORDS = 2000

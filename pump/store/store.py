@@ -2,6 +2,7 @@
 
 A new `Store` is closed. `open` recovers it, `serve` lets it serve, and `close` closes it for good. Call its methods on
 the event loop; blocking work runs in threads.
+`expose` has the gauges read a store.
 """
 
 from __future__ import annotations
@@ -9,29 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from binlog.cluster import tso
 from binlog.cluster.timestamp import TimestampSource
 from binlog.runtime.log import get_logger
+from binlog.runtime.metrics import gauge
+from prometheus_client import Gauge
 
 from pump.errors import DamagedRecord
 from pump.index.checkpoint import Checkpoints
 from pump.index.leveldb import Index
-from pump.log.read_progress import ReadingProgress
 from pump.log.record import Pointer
-from pump.log.value_log import ValueLog
-from pump.store.group_commit import Writer
+from pump.log.value_log import ReadingProgress, ValueLog
+from pump.store.group_commit import Progress, StoreOptions, Writer
+from pump.store.limits import Horizon, Space
 from pump.store.matcher import Matcher
-from pump.store.options import StoreOptions
-from pump.store.pending import Pending, PendingSet
-from pump.store.progress import Progress
 from pump.store.read_path import ReadPath
 from pump.store.recovery import Recovered, recover
-from pump.store.resolver import Resolver
-from pump.store.space import Space
-from pump.store.ts_limit import Horizon
+from pump.store.resolver import Pending, PendingSet, Resolver
 from pump.store.write_path import WritePath
 
 _log = get_logger("pump.store.store")
@@ -195,3 +195,45 @@ class Store:
         start_ts = self.pending.oldest()
         entry = self.pending.get(start_ts) if start_ts is not None else None
         return entry if entry is not None and entry.held else None
+
+    @property
+    def oldest_age_s(self) -> float:
+        """Seconds since the oldest pending prewrite arrived; 0 if none is pending."""
+        oldest = self.pending.first(1)
+        return time.monotonic() - oldest[0].since_s if oldest else 0.0
+
+
+_GAUGES: tuple[tuple[Gauge, Callable[[Store], float]], ...] = (
+    (gauge("pump_storage_max_commit_ts", "Resolved ts, physical ms"), lambda store: tso.physical_ms(store.resolved_ts)),
+    (gauge("pump_storage_gc_ts", "Purge point, physical ms"), lambda store: tso.physical_ms(store.reads.purged_ts)),
+    (gauge("pump_pending_count", "Prewrites without an outcome"), lambda store: len(store.pending)),
+    (gauge("pump_pending_oldest_seconds", "Age of the oldest pending prewrite"), lambda store: store.oldest_age_s),
+    (
+        gauge("pump_pending_below_gc_safepoint", "Pending prewrites of which TiKV keeps no record any more"),
+        lambda store: len(store.pending.below_safepoint()),
+    ),
+    (
+        gauge("pump_late_commit_count", "Commits accepted at or below a resolved ts that was already published"),
+        lambda store: store.writes.late_commits,
+    ),
+    (
+        gauge("pump_damaged_count", "Damaged places found in the value log at start"),
+        lambda store: len(store.damage),
+    ),
+    (gauge("pump_log_broken", "1 after a write or sync of the value log failed"), lambda store: bool(store.log.broken)),
+)
+_SIZE = gauge("pump_storage_storage_size_bytes", "The disk of data-dir", ["type"])
+
+
+def expose(store: Store) -> None:
+    """Let the gauges read this store when they are scraped."""
+    for each, read in _GAUGES:
+        each.set_function(partial(read, store))
+    _SIZE.labels("capacity").set_function(lambda: store.space.capacity_bytes)
+    _SIZE.labels("available").set_function(lambda: store.space.available_bytes)
+
+
+def withdraw() -> None:
+    """Set the gauges to 0 and let them read nothing more, because the store is closed."""
+    for each in (*(each for each, _ in _GAUGES), _SIZE.labels("capacity"), _SIZE.labels("available")):
+        each.set_function(float)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
 from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.errors import NoSuchBinlog, Stopping, TooLarge
 from pump.index.leveldb import Index
 from pump.log.value_log import ValueLog
 from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
 from pump.store.group_commit import Submission, Writer
+from pump.store.limits import Space, lacks_room
 from pump.store.matcher import ResultKind, Written, check, is_fake
-from pump.store.pending import PendingSet
-from pump.store.resolver import Resolver
-from pump.store.space import Space, lacks_room
+from pump.store.resolver import PendingSet, Resolver
 
 ALARM_INTERVAL_S = 1.0
 LATE_KEPT = 100  # the newest late commits that are kept; the first ones, as many, each have a log line
@@ -127,6 +127,24 @@ class WritePath:
             raise error
         self._resolver.advance(ts)
         return ts
+
+    async def write_fakes(self, interval_s: float) -> None:
+        """Write one fake binlog per interval in which no write was accepted, so that a Go drainer's merge advances
+        (`P-FAKE-01`, `P-FAKE-02`). Refused writes do not count. Return when the log is broken and accepts nothing
+        more."""
+        seen = self.activity
+        outage = Outage(_log, "no fake binlog", "fake binlogs are written again")
+        while True:
+            await asyncio.sleep(interval_s)
+            if self.activity == seen:
+                try:
+                    await self.write_fake()
+                    outage.over()
+                except LogBroken:
+                    return
+                except BinlogError as error:
+                    outage.failed(error=error)
+            seen = self.activity
 
     async def settle(self, start_ts: int, commit_ts: int) -> None:
         """Settle a pending prewrite: commit it at `commit_ts`, or roll it back (0). Raises NoSuchBinlog if it is not

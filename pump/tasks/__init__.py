@@ -1,1 +1,1 @@
-"""What a pump does from time to time: garbage collection, fake binlogs, old prewrites, its score."""
+"""What a pump does from time to time: garbage collection, old prewrites, its score."""

@@ -1,5 +1,5 @@
 """Garbage collection of old binlogs; keeps those that a registered drainer has not applied (correctness rule 20: what
-pumps must keep)."""
+pumps must keep), and reports drainers for which it will keep much."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
@@ -17,12 +18,15 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
+from pump import metrics
 from pump.index.keys import COMPLETE, OUTCOME, TS
-from pump.metrics import storage_metrics
+from pump.metrics import DRAINER_FAR_BEHIND
 from pump.store.recovery import removed_until_ts
 from pump.store.store import Store
 
 INTERVAL_S = 3600.0
+REPORT_INTERVAL_S = 600.0
+EARLY = timedelta(hours=20)
 
 _log = get_logger("pump.tasks.gc")
 
@@ -124,7 +128,49 @@ class GarbageCollector:
             _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
         for prefix in (TS, COMPLETE, OUTCOME):
             for deleted in store.index.delete_until(prefix, until_ts):
-                storage_metrics.DELETED_KEYS.inc(deleted)
+                metrics.DELETED_KEYS.inc(deleted)
                 if self._stopping.is_set():
                     return
-        storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))
+        metrics.DONE_GC.set(tso.physical_ms(until_ts))
+
+
+def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: timedelta) -> list[NodeStatus]:
+    """Return the drainers that are not offline and whose position is less than EARLY above the purge point, or less
+    than half of the retention if that is shorter."""
+    if not purged_ts:
+        return []
+    early_ms = min(EARLY, retention / 2) // timedelta(milliseconds=1)
+    limit_ts = tso.compose(tso.physical_ms(purged_ts) + early_ms)
+    return [each for each in drainers if each.state is not State.OFFLINE and each.max_commit_ts < limit_ts]
+
+
+async def report_far_behind(
+    store: Store, registry: Registry, retention: timedelta, topic: Topic | None = None
+) -> list[NodeStatus]:
+    """Count, log and return the drainers that are far behind: binlogs that they have not read are kept past `gc` and
+    fill the disk (P-GC-06). Raises the errors of `drainers_of`.
+
+    Upstream counts the same drainers as if their binlogs had been purged, twenty hours before it purges them."""
+    purged_ts = store.reads.purged_ts
+    found = far_behind(readers(await drainers_of(registry), topic), purged_ts=purged_ts, retention=retention)
+    for drainer in found:
+        DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
+        _log.error(
+            "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk",
+            remedy="if it will never run again: binlogctl offline-drainer, or update-drainer -state offline"
+            if drainer.host
+            else "its brokers must store what this pump publishes; or remove [kafka] from the configuration",
+            drainer=drainer.node_id,
+            state=drainer.state,
+            position=tso.format_local(drainer.max_commit_ts) if drainer.max_commit_ts else "none",
+            purged=tso.format_local(purged_ts),
+        )
+    return found
+
+
+async def watch_drainers(store: Store, registry: Registry, retention: timedelta, topic: Topic | None) -> None:
+    """Report the drainers that are far behind every REPORT_INTERVAL_S seconds, until cancelled."""
+    outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
+    await outage.repeating(
+        partial(report_far_behind, store, registry, retention, topic), REPORT_INTERVAL_S, BinlogError
+    )

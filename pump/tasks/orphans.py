@@ -1,4 +1,4 @@
-"""Settles old pending prewrites by querying other pumps and TiKV for their outcome, and reports the rest.
+"""Settles pending prewrites that their writers do not: old ones, and those of SDK writers whose lease has expired.
 
 A prewrite can be durable here although its answer was lost. The client then writes it to another pump, with its commit.
 If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing (correctness
@@ -7,19 +7,30 @@ rolls back a transaction whose lock has outlived its writer. If TiKV has no trac
 the prewrite is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back,
 because TiKV may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl`
 settles it.
+
+A prewrite of the SDK names its writer; see cluster/writers.py. Once that writer's etcd key is absent, the prewrite is
+rolled back here (correctness rule 24: writers hold leases). A DDL prewrite is committed if its job is published, else
+rolled back: without the key the job cannot be published any more. If the writer was only suspended and sends its commit
+at the same moment, the matcher accepts whichever comes first and refuses the other. While etcd does not answer, nothing
+is rolled back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from binlog.cluster.etcd import Etcd
 from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import BelowSafepoint, TiKV
 from binlog.cluster.timestamp import TimestampSource
+from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel, stub_of
@@ -28,8 +39,9 @@ from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 from grpc import aio
 
-from pump.metrics.storage_metrics import TIKV_ASKED
-from pump.store.pending import Pending
+from pump.errors import Conflict, NoSuchBinlog
+from pump.metrics import EXPIRED_WRITERS, TIKV_ASKED
+from pump.store.resolver import Pending
 from pump.store.store import Store
 
 INTERVAL_S = 5.0
@@ -41,8 +53,64 @@ TIKV_ASKED_MAX = 100  # per round, oldest first
 # TiDB writes the primary key to TiKV while it writes the prewrite here. If TiKV has no trace of the primary key after
 # this time, the transaction is rolled back in TiKV, which then refuses the primary key if it still arrives.
 TRACE_WAIT_S = 60.0
+# Of SDK writers:
+POLL_INTERVAL_S = 0.5
+AGE_S = 0.5  # a younger prewrite is probably being committed; checking it would cost an etcd read per transaction
+SETTLED_AT_ONCE_MAX = 1000
 
 _log = get_logger("pump.tasks.orphans")
+
+
+async def watch_writers(store: Store, etcd: Etcd) -> None:
+    """Settle the prewrites of expired writers every POLL_INTERVAL_S seconds, until cancelled."""
+    outage = Outage(
+        _log, "prewrites whose writer may be gone stay pending", "the writers of pending prewrites are known again"
+    )
+    await outage.repeating(partial(settle_expired, store, etcd), POLL_INTERVAL_S, BinlogError)
+
+
+async def settle_expired(store: Store, etcd: Etcd, *, age_s: float = AGE_S) -> int:
+    """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
+    cannot be read; then none is settled."""
+    # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
+    named = [entry for entry in store.pending.older_than(time.monotonic() - age_s) if entry.writer]
+    if not named:
+        return 0
+    living = await living_writers(etcd)
+    gone = [entry for entry in named if entry.writer not in living]
+    if not gone:
+        return 0
+    # Read after the living writers: a job that is missing then cannot be published later.
+    published = await PublishedJobs(etcd).finished(entry.ddl_job_id for entry in gone)
+    settled: Counter[str] = Counter()
+    for begin in range(0, len(gone), SETTLED_AT_ONCE_MAX):
+        part = gone[begin : begin + SETTLED_AT_ONCE_MAX]  # concurrently, so that one log sync serves all
+        settled.update(await asyncio.gather(*(_settle(store, entry, published) for entry in part)))
+    _log_settled(gone, settled)
+    return settled["committed"] + settled["rolled back"]
+
+
+async def _settle(store: Store, entry: Pending, published: Mapping[int, int]) -> str:
+    commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
+    try:
+        await store.writes.settle(entry.start_ts, commit_ts)
+    except (NoSuchBinlog, Conflict):  # its commit or rollback arrived meanwhile
+        return "settled meanwhile"
+    outcome = "committed" if commit_ts else "rolled back"
+    EXPIRED_WRITERS.labels(outcome).inc()
+    return outcome
+
+
+def _log_settled(gone: Sequence[Pending], settled: Counter[str]) -> None:
+    by_writer = Counter(entry.writer.hex() for entry in gone)
+    _log.warning(
+        "the leases of writers expired; settling their pending prewrites",
+        rolled_back=settled["rolled back"],
+        committed_ddl=settled["committed"],
+        settled_meanwhile=settled["settled meanwhile"],
+        writers=[f"{writer} with {count}" for writer, count in by_writer.most_common(SHOWN_MAX)],
+        start_ts=[entry.start_ts for entry in gone[:SHOWN_MAX]],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +202,7 @@ class Orphans:
             entry
             for entry in old
             if entry.prewrite_key
-            and not entry.writer  # a service's transaction, unknown to TiKV: pump.tasks.expired_writers settles it
+            and not entry.writer  # a service's transaction, unknown to TiKV: pump.tasks.orphans settles it
             and not entry.safepoint_ts
             and entry.start_ts in self.store.pending
         ]

@@ -1,4 +1,4 @@
-"""The score of a pump: its wanted share of the cluster's writes, as one number. Pure.
+"""The score of a pump: its wanted share of the cluster's writes, as one number, measured at each write of its record.
 
 It is computed from the duration of writes, the free space of the disk, and the backlog that drainers have not read.
 Pump clients with the strategy `score` choose a pump in proportion to its score. So a score is a share, not a rank: a
@@ -10,11 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from binlog.cluster.node import State
+from binlog.cluster.registry import Registry
+from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from pump import metrics
+from pump.metrics import SCORE
+from pump.store.store import Store
+from pump.tasks.gc import drainers_of
+
 SCORE_MAX = 1000
 SCORE_MIN = 1  # 0 in a record means that nothing is measured, as in a Go pump's record
 WRITE_FAIR_S = 0.02  # writes of this duration halve the score
 BACKLOG_FAIR_BYTES = 1 << 30  # a backlog of this size halves the score
 SAMPLES_MAX = 512
+
+_log = get_logger("pump.tasks.score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +104,34 @@ class Backlog:
                 break
             passed = so_far
         return sum(size for max_ts, size in self.files if max_ts > least) + max(0, written_bytes - passed)
+
+
+class Measuring:
+    """Measures the score of one open store. `measures`: the last measures; `take` measures again."""
+
+    def __init__(self, store: Store, registry: Registry, *, stop_bytes: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._stop_bytes = stop_bytes
+        self._write_time = WriteTime()
+        self._write_time.update(*metrics.write_seconds())
+        self._begun_bytes = metrics.written_bytes()
+        self._backlog = Backlog([(file.max_ts, file.size) for file in store.log.files()])
+        self._positions: list[int] = []
+        self._outage = Outage(_log, "positions of drainers are unknown", "positions of drainers are known again")
+        self.measures = Measures()
+
+    async def take(self) -> int:
+        """Measure and return the score. If etcd does not answer, the last known positions of the drainers are used."""
+        with self._outage.catching(BinlogError):
+            drainers = await drainers_of(self._registry)
+            self._positions = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
+        space, written = self._store.space, metrics.written_bytes() - self._begun_bytes
+        self._backlog.sample(self._store.resolved_ts, written)
+        self.measures = Measures(
+            write_s=self._write_time.update(*metrics.write_seconds()),
+            room=room(space.available_bytes, space.capacity_bytes, self._stop_bytes),
+            backlog_bytes=self._backlog.above(self._positions, written),
+        )
+        SCORE.set(self.measures.score)
+        return self.measures.score

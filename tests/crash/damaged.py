@@ -9,7 +9,7 @@ import structlog
 from binlog.errors import BinlogError
 
 from pump.index.leveldb import IndexOptions
-from pump.store.options import StoreOptions
+from pump.store.group_commit import StoreOptions
 from pump.store.store import Store
 from tests.crash.journal import Journal, Served, Transaction
 from tests.unit.pump.build import SetClock, copy_running

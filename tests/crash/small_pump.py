@@ -11,7 +11,7 @@ import pump.cluster.election
 import pump.process
 from pump.__main__ import main
 from pump.index.leveldb import IndexOptions
-from pump.store.options import StoreOptions
+from pump.store.group_commit import StoreOptions
 
 FILE_BYTES_MAX = 64 << 10
 CHECKPOINT_BYTES = 16 << 10

@@ -18,7 +18,7 @@ from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import ConfigError
 
 from pump.cluster.election import Election
-from pump.cluster.identity import check_same_node, node_id
+from pump.cluster.node import check_same_node, node_id
 from pump.index.leveldb import Index
 from tests.crash.damaged import Judged, judged, small_store
 from tests.crash.journal import Journal, check

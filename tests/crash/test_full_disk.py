@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode, aio
 
-from pump.store.space import RESUME_BYTES
+from pump.store.limits import RESUME_BYTES
 from tests.crash.pumps import Life
 from tests.crash.small_disk import on_small_disk, require_small_disk, seen_by
 from tests.integration.pump.rpc import Client, until

@@ -14,7 +14,7 @@ import pytest
 
 from drainer.config import Config
 from drainer.service.daemon import STOP_BATCH_S
-from pump.cluster.departure import READ_WAIT_S, SEAL_S
+from pump.cluster.membership import READ_WAIT_S, SEAL_S
 from pump.config import PumpConfig
 from pump.process import GRACE_S
 from tests.support.servers import ROOT, missing

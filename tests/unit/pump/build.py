@@ -14,10 +14,9 @@ from binlog.errors import TimestampUnavailable
 
 from pump.index.checkpoint import FILE_NAME, decode_checkpoint, encode_checkpoint
 from pump.index.leveldb import IndexOptions
-from pump.log.read_progress import CHECK_RECORDS, ReadingProgress
 from pump.log.record import Pointer, encode_header
-from pump.log.value_log import ValueLog
-from pump.store.options import StoreOptions
+from pump.log.value_log import CHECK_RECORDS, ReadingProgress, ValueLog
+from pump.store.group_commit import StoreOptions
 from pump.store.store import Store
 
 __all__ = [

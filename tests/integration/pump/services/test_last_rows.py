@@ -9,7 +9,7 @@ import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 
-from pump.cluster import departure
+from pump.cluster import membership
 from pump.process import Pump
 from tests.integration.pump.rpc import config, connected, until
 from tests.integration.pump.services.conftest import CLUSTER
@@ -29,9 +29,9 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
     tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
     """It pauses when they have applied its last binlog, or when its time is up."""
-    monkeypatch.setattr(departure, "READ_WAIT_S", 240.0 if reads else 0.5)
+    monkeypatch.setattr(membership, "READ_WAIT_S", 240.0 if reads else 0.5)
     looks = 0
-    drainers_of = departure.drainers_of
+    drainers_of = membership.drainers_of
 
     async def counted(registry: Registry) -> list[NodeStatus]:
         nonlocal looks
@@ -39,7 +39,7 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
         looks += 1
         return found
 
-    monkeypatch.setattr(departure, "drainers_of", counted)
+    monkeypatch.setattr(membership, "drainers_of", counted)
     registry = Registry(etcd)
     pump = Pump(config(tmp_path, pd), etcd=etcd)
     await pump.start()

@@ -22,7 +22,7 @@ from binlog.pb import tikv_pb2
 from grpc import aio
 
 from pump import process
-from pump.cluster import departure
+from pump.cluster import membership
 from pump.tasks.gc import drainers_of
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
@@ -187,7 +187,7 @@ async def test_closing_pump_retries_while_etcd_is_down(
 ) -> None:
     """P-LC-09: each step of leaving for good is tried again. Giving up leaves a record in `closing`, for which drainers
     wait until somebody starts the pump again."""
-    monkeypatch.setattr(departure, "PASSED_POLL_S", 0.01)
+    monkeypatch.setattr(membership, "PASSED_POLL_S", 0.01)
     registry = Registry(etcd)
     await registry.create("drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1 << 62))
     pump = process.Pump(config(tmp_path, pd), etcd=etcd)
@@ -199,7 +199,7 @@ async def test_closing_pump_retries_while_etcd_is_down(
             raise EtcdError("no connection to etcd")
         return await drainers_of(asked)
 
-    monkeypatch.setattr(departure, "drainers_of", failing)
+    monkeypatch.setattr(membership, "drainers_of", failing)
     await asyncio.wait_for(pump.stop("close"), 60)
     record = await registry.get("pumps", "p1")
     assert record is not None

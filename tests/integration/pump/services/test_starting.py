@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from binlog.cluster.timestamp import TimestampSource
 
-from pump.log.read_progress import READING
+from pump.log.value_log import READING
 from pump.process import Pump
 from pump.store.store import Store
 from tests.integration.pump.rpc import Client, config, connected, running, until

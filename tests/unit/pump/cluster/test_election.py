@@ -12,7 +12,7 @@ from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 
 from pump.cluster.election import Election
 from pump.errors import NotLeader
-from pump.rpc.tso_service import TsoService
+from pump.rpc.original_service import TsoService
 from tests.support.memory_etcd import MemoryEtcd
 
 

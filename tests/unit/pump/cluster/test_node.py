@@ -17,9 +17,8 @@ from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
 from binlog.pb import cistern_pb2
 from grpc import aio
 
-from pump.cluster.drainer_notice import notify_drainers
-from pump.cluster.identity import DirectoryLock, node_id
-from pump.cluster.node import Node
+from pump.cluster.membership import notify_drainers
+from pump.cluster.node import DirectoryLock, Node, node_id
 from pump.errors import NotifyFailed
 from tests.support.grpc_service import add_service
 from tests.support.lossy_etcd import LossyEtcd

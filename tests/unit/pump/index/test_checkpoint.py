@@ -20,8 +20,7 @@ from pump.index.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from pump.index.leveldb import Index, IndexFailed
-from pump.index.manifest import unbroken
+from pump.index.leveldb import Index, IndexFailed, unbroken
 from pump.log.record import Pointer
 from pump.log.value_log import Head
 from pump.store.store import Store

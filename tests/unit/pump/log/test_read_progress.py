@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pump.errors import Stopping
-from pump.log.read_progress import (
+from pump.log.value_log import (
     CHECK_BYTES,
     CHECK_RECORDS,
     CHECKING,

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from binlog.cluster.registry import Registry
 from binlog.errors import LogBroken
-from binlog.runtime import metrics
+from binlog.runtime.metrics import exponential, render
 from prometheus_client.parser import text_string_to_metric_families
 
+from pump import metrics
 from pump.errors import DamagedRecord
 from pump.log.value_log import ValueLog
-from pump.metrics import call_metrics, storage_metrics
 from pump.rpc.original_service import Gate
-from pump.store import gauges
+from pump.store.store import expose, withdraw
 from pump.tasks.gc import GarbageCollector
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, appended, commit, opened, prewrite, write
@@ -55,7 +55,7 @@ NOT_HERE = ("pump_storage_slow_chaser_count", "drainer_slow_chaser_catchup_time_
 def shown() -> dict[str, dict[tuple[str, ...], float]]:
     """Sample name without binlog_ → (values of its labels) → value; of a histogram its sum and its count."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for line in metrics.render().decode().splitlines():
+    for line in render().decode().splitlines():
         sample = re.fullmatch(r"binlog_(\w+?)(?:{(.*)})? (\S+)", line)
         if sample and "_bucket" not in sample[1]:
             labels = tuple(text for _, text in re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
@@ -72,10 +72,10 @@ def test_metric_of_original_has_same_name_type_labels_and_buckets(
     name: str, kind: str, labels: dict[str, set[str]], buckets: tuple[float, float, int] | None
 ) -> None:
     for label in ("succ", "fail"):
-        call_metrics.observe("WriteBinlog", label, 0.0)
-    storage_metrics.DRAINER_FAR_BEHIND.labels("d1").inc()
-    gauges.withdraw()  # labelled gauges are there once a store was
-    text = metrics.render().decode()
+        metrics.observe("WriteBinlog", label, 0.0)
+    metrics.DRAINER_FAR_BEHIND.labels("d1").inc()
+    withdraw()  # labelled gauges are there once a store was
+    text = render().decode()
     assert f"# TYPE binlog_{name} {kind}\n" in text
     for label, values in labels.items():
         for each in values:
@@ -90,13 +90,13 @@ def test_metric_of_original_has_same_name_type_labels_and_buckets(
             for sample in family.samples
             if sample.name == f"binlog_{name}_bucket"
         }
-        assert bounds == {*metrics.exponential(first, factor, count), float("inf")}
+        assert bounds == {*exponential(first, factor, count), float("inf")}
 
 
 def test_metrics_left_out_are_named_in_compatibility_page() -> None:
     page = (ROOT / "docs" / "compatibility.md").read_text()
     assert all(f"`binlog_{name}`" in page for name in NOT_HERE)
-    assert not [name for name in NOT_HERE if name in metrics.render().decode()]
+    assert not [name for name in NOT_HERE if name in render().decode()]
 
 
 async def test_write_metrics_count_sizes_and_times_of_batches_and_single_binlogs(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ async def test_gc_metrics_count_deleted_keys_and_show_purge_point(tmp_path: Path
         before = value("pump_storage_deleted_kv_total")
         collector = GarbageCollector(store, Registry(MemoryEtcd()), timedelta(seconds=1))
         point = await collector.collect()
-        gauges.expose(store)
+        expose(store)
         try:
             assert value("pump_storage_deleted_kv_total") - before == 4  # ts: of both, the outcome, the complete one
             assert value("pump_storage_done_gc_ts") == (point >> 18) - 600_000
             assert value("pump_storage_gc_ts") == point >> 18
         finally:
-            gauges.withdraw()
+            withdraw()
     await asyncio.sleep(0)

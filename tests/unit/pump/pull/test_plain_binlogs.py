@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_record_offset
-from pump.log.file import LogFile
 from pump.log.record import HEADER_BYTES
-from pump.pull import plain_binlogs
+from pump.log.value_log import LogFile
+from pump.pull import ranges
 from pump.pull.ranges import Chunk, Reader
-from pump.pull.skip import without_rows
 from pump.rpc.messages import Pulled, range_messages
 from pump.store.matcher import as_damaged
+from pump.store.read_path import without_rows
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, merged, opened, prewrite, rollback, write
 from tests.unit.pump.pull.simple_pull import simple_messages
@@ -138,7 +138,7 @@ def outcome(messages: Callable[[], Iterator[bytes]]) -> tuple[list[bytes], str]:
 @contextmanager
 def cutting(pull: Asked) -> Iterator[None]:
     with mock.patch.multiple(
-        plain_binlogs, WINDOW_GAP_BYTES_MAX=pull.gap_bytes, WINDOW_BYTES_MAX=pull.window_bytes, SPREAD_MAX=pull.spread
+        ranges, WINDOW_GAP_BYTES_MAX=pull.gap_bytes, WINDOW_BYTES_MAX=pull.window_bytes, SPREAD_MAX=pull.spread
     ):
         yield
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.index.keys import COMPLETE, Complete, encode_complete, pack_ts
-from pump.log.file import LogFile
-from pump.pull.binlog_parts import BinlogPart
-from pump.pull.ranges import Chunk
+from pump.log.value_log import LogFile
+from pump.pull.ranges import BinlogPart, Chunk
 from pump.rpc.messages import READ_BYTES, Pulled, range_messages
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, opened, prewrite, write

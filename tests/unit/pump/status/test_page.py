@@ -9,7 +9,7 @@ from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
 from binlog.errors import BinlogError
 
-from pump.status.last_answer import LastAnswer
+from pump.status.endpoints import LastAnswer
 from pump.status.page import page
 
 NOW_MS = 1_700_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from pump.store.disk_thread import DiskThread
+from pump.store.group_commit import DiskThread
 
 WAIT_S = 60.0
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import Conflict, Stopping, TooLarge
-from pump.store import disk_thread, group_commit, write_path
+from pump.store import group_commit, write_path
 from pump.store.fast_path import fast_prewrites, scan_fast
 from pump.store.store import Store
 from tests.support.examples import FEW
@@ -429,15 +429,15 @@ async def test_seal_waits_for_submitted_writes_and_refuses_later_ones(tmp_path: 
 async def test_event_loop_waits_for_short_writes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for what the thread does from beginning to end, because it is large."""
     waited: list[bool] = []
-    run = disk_thread.DiskThread.run
+    run = group_commit.DiskThread.run
 
     def watched(
-        self: disk_thread.DiskThread, job: Callable[[], None], done: Callable[[], object], *, short: bool
+        self: group_commit.DiskThread, job: Callable[[], None], done: Callable[[], object], *, short: bool
     ) -> bool:
         waited.append(short)
         return run(self, job, done, short=short)
 
-    monkeypatch.setattr(disk_thread.DiskThread, "run", watched)
+    monkeypatch.setattr(group_commit.DiskThread, "run", watched)
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         for count in (1, group_commit.SHORT_MAX, group_commit.SHORT_MAX + 1):
             assert not any(await store.writes.write([prewrite(BASE + 100 * len(waited) + at) for at in range(count)]))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from binlog.errors import BinlogError
 
-from pump.store.options import StoreOptions
+from pump.store.group_commit import StoreOptions
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, opened, prewrite
 

@@ -7,9 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.store.pending import Pending, PendingSet
-from pump.store.resolver import Resolver
-from pump.store.ts_limit import Horizon
+from pump.store.limits import Horizon
+from pump.store.resolver import Pending, PendingSet, Resolver
 from tests.unit.pump.build import SetClock
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pump.index import keys
 from pump.index.leveldb import Index
-from pump.log import read_progress
+from pump.log import value_log
 from pump.log.value_log import ValueLog
 from pump.pull.ranges import Reader
 from pump.store.recovery import recover
@@ -196,8 +196,8 @@ async def test_recovery_logs_percentage_read(
 ) -> None:
     async with opened(tmp_path / "a", SetClock(100)) as store:
         assert await store.writes.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
-    monkeypatch.setattr(read_progress, "LOG_INTERVAL_S", 0.0)
-    monkeypatch.setattr(read_progress, "CHECK_RECORDS", 1)
+    monkeypatch.setattr(value_log, "LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(value_log, "CHECK_RECORDS", 1)
     caplog.set_level("INFO")
     recovered_from(without_index(tmp_path / "a", tmp_path / "b"))
     lines = [record.getMessage() for record in caplog.records if "reading the value log" in record.getMessage()]

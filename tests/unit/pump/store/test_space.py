@@ -10,7 +10,7 @@ import plyvel
 import pytest
 from binlog.errors import NoSpace
 
-from pump.store.space import RESUME_BYTES, Space, lacks_room
+from pump.store.limits import RESUME_BYTES, Space, lacks_room
 
 
 class Disk:

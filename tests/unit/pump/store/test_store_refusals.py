@@ -11,10 +11,9 @@ import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline
 
+from pump import metrics
 from pump.errors import InvalidBinlog
 from pump.index.leveldb import Batch, IndexFailed
-from pump.metrics import storage_metrics
-from pump.tasks.fake_binlogs import write_fakes
 from tests.support.counted import counting
 from tests.unit.pump.build import (
     SetClock,
@@ -128,7 +127,7 @@ async def test_rule_23_write_fake_raises_after_failed_sync(tmp_path: Path) -> No
         with pytest.raises(LogBroken):
             await store.writes.write_fake()
         assert len(store.pending) == 0
-        await asyncio.wait_for(write_fakes(store, 0.001), 60)  # it ends: the log takes nothing more
+        await asyncio.wait_for(store.writes.write_fakes(0.001), 60)  # it ends: the log takes nothing more
 
 
 async def test_failed_index_write_breaks_log_and_keeps_prewrite_pending(tmp_path: Path) -> None:
@@ -140,7 +139,7 @@ async def test_failed_index_write_breaks_log_and_keeps_prewrite_pending(tmp_path
             made.write = Mock(side_effect=plyvel.IOError("no space left"))
             return made
 
-        counted = counting(storage_metrics.ERROR_INDEX)
+        counted = counting(metrics.ERROR_INDEX)
         batch = store.index.batch
         store.index.batch = failing  # type: ignore[method-assign]
         assert "no space left" in str(await refused(store, prewrite(102)))

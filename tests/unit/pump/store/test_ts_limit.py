@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import TooFarAhead
-from pump.store.ts_limit import Horizon
+from pump.store.limits import Horizon
 from tests.unit.pump.build import (
     SetClock,
     binlogs_of,

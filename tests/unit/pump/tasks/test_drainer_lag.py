@@ -13,7 +13,7 @@ from binlog.cluster.tso import compose
 from binlog.errors import BinlogError
 from binlog.runtime import metrics
 
-from pump.tasks.drainer_lag import far_behind, report_far_behind
+from pump.tasks.gc import far_behind, report_far_behind
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, opened
 

@@ -19,7 +19,7 @@ from pump.errors import RolledBack
 from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import code_of
 from pump.rpc.original_service import Gate
-from pump.tasks.expired_writers import settle_expired
+from pump.tasks.orphans import settle_expired
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, refused, write
 

@@ -7,7 +7,7 @@ from binlog.cluster.node import parse_labels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.metrics import call_metrics
+from pump import metrics
 from pump.tasks.score import (
     BACKLOG_FAIR_BYTES,
     SAMPLES_MAX,
@@ -91,16 +91,16 @@ def test_backlog_estimate_is_never_below_real_backlog(steps: list[tuple[int, int
 
 def test_score_counters_include_successful_writes_only() -> None:
     """A rename of a metric's method or label would leave the score blind."""
-    seconds, count = call_metrics.write_seconds()
-    written = call_metrics.written_bytes()
-    call_metrics.observe("WriteBinlog", "succ", 2.0)
-    call_metrics.observe("WriteBatch", "succ", 3.0)
-    call_metrics.observe("WriteBatch", "fail", 100.0)
-    call_metrics.observe("Tso", "succ", 100.0)
-    call_metrics.written("WriteBinlog", [b"12345", b"678"], [None, None], took_s=0.1)
-    after_s, after = call_metrics.write_seconds()
+    seconds, count = metrics.write_seconds()
+    written = metrics.written_bytes()
+    metrics.observe("WriteBinlog", "succ", 2.0)
+    metrics.observe("WriteBatch", "succ", 3.0)
+    metrics.observe("WriteBatch", "fail", 100.0)
+    metrics.observe("Tso", "succ", 100.0)
+    metrics.written("WriteBinlog", [b"12345", b"678"], [None, None], took_s=0.1)
+    after_s, after = metrics.write_seconds()
     assert (after_s - seconds, after - count) == (pytest.approx(5.0), 2)
-    assert call_metrics.written_bytes() - written == 8
+    assert metrics.written_bytes() - written == 8
 
 
 def test_parse_labels_reads_names_and_values_and_refuses_reserved_ones() -> None:

@@ -1,1 +1,0 @@
-"""Metrics of a pump, with the original's names where it has them."""

@@ -30,8 +30,7 @@ from bench.rowcodec import SBTEST, WIDE, binlogs, sbtest_row, wide_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.sink.base import Identity
-from drainer.sink.file.files import Rotation
-from drainer.sink.file.format import FileFormat
+from drainer.sink.file.files import FileFormat, Rotation
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink

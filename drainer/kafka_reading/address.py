@@ -13,8 +13,8 @@ from pydantic_core import ErrorDetails
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import check
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
-from drainer.sink.kafka.settings.option_values import Switch
 from drainer.sink.kafka.settings.section import KafkaSection
+from drainer.sink.kafka.settings.ticdc_settings import Switch
 
 
 class TopicsSection(Section):

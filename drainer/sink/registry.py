@@ -41,7 +41,7 @@ class Kind:
 
 
 _SERVER: Final = Kind(
-    "drainer.sink.mysql.section:MySQLSection",
+    "drainer.sink.mysql.config:MySQLSection",
     "drainer.sink.mysql.sink:make",
     ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.format"),
     "drainer.sink.mysql.replay.destination:make",
@@ -60,7 +60,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         has_tables=True,
     ),
     "jsonl": Kind(
-        "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.parts",)
+        "drainer.sink.file.section:JsonlSection", "drainer.sink.file.sink:make_jsonl", ("drainer.sink.file.lines",)
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
     "kafka": Kind(

@@ -27,11 +27,11 @@ from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.ddl.schema_check import server_differences
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.sink import MySQLSink
+from drainer.sink.mysql.snapshot import server_differences
 from drainer.sink.sqlite.ddl import sqlite_differences
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.rows import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.compare import differences, split_name
 from tests.support.capture import GOLDEN, CaptureSet

@@ -28,7 +28,7 @@ from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Identity
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.rows import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.test_ddl import replay
 from tests.support import jsonl_case

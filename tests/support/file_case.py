@@ -21,9 +21,8 @@ from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.sink.base import ChangeSink, Identity
-from drainer.sink.file.files import Rotation
-from drainer.sink.file.format import FileFormat
-from drainer.sink.file.jsonl import JsonlFormat
+from drainer.sink.file.files import FileFormat, Rotation
+from drainer.sink.file.lines import JsonlFormat
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink

@@ -9,7 +9,7 @@ from typing import Any
 
 from drainer.sink.document_position import POSITION
 from drainer.sink.file.files import Rotation
-from drainer.sink.file.jsonl import JsonlFormat
+from drainer.sink.file.lines import JsonlFormat
 from drainer.sink.file.sink import FileSink
 from tests.support.change_replay import WHO, commits, replay_changes
 

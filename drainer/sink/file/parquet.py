@@ -35,7 +35,7 @@ from drainer.protocol.errors import converted
 from drainer.protocol.pb_file.records import parse_name, records
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.schema.steps import Ddl
-from drainer.sink.file.format import Add, Put, RecordFiles, put_record
+from drainer.sink.file.files import Add, Put, RecordFiles, put_record
 from drainer.sink.file.lines import ddl_row
 
 # Columns of decoded values (row/column_type.py) as readers of Parquet know them. Pure.
@@ -151,7 +151,7 @@ _KEPT = re.compile(r"[^0-9A-Za-z_\-\u0080-\U0010ffff]")
 
 
 class ParquetFormat(RecordFiles):
-    """See format.FileFormat."""
+    """See files.FileFormat."""
 
     stored_generated = True
 

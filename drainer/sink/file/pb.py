@@ -24,7 +24,7 @@ from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text,
 from drainer.protocol.pb_file.records import PAYLOAD_BYTES_MAX, RecordDamaged, compressed_name, parse_name, records
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.format import Add, Put, RecordFiles, put_record
+from drainer.sink.file.files import Add, Put, RecordFiles, put_record
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20
@@ -33,7 +33,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 class PbFormat(RecordFiles):
-    """See format.FileFormat. `zone`: in which TIMESTAMPs are shown. Stored generated columns are left out: upstream's
+    """See files.FileFormat. `zone`: in which TIMESTAMPs are shown. Stored generated columns are left out: upstream's
     inserts and deletes have them, its updates do not (`D-TR-02`), and its reparo ignores them."""
 
     def __init__(self, zone: tzinfo, *, compresses: bool = False, held_bytes_max: int = HELD_BYTES_MAX) -> None:

@@ -2,7 +2,7 @@
 
 Bytes are appended and synced first; then the position and the current files' lengths are recorded together. Bytes that
 a crash leaves after that length are truncated at the next start. What executors write of a batch is in files of their
-own (parts.py), which become files of the directory when the batch is committed.
+own (lines.py), which become files of the directory when the batch is committed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,21 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import POSITION, PositionFile
 from drainer.sink.errors import DestinationRefused, PositionMoved
-from drainer.sink.file.files import Appender, Current, Files, Housekeeping, Notes, Rotation, of_disk
-from drainer.sink.file.format import FileFormat, RecordFiles
+from drainer.sink.file.files import (
+    Appender,
+    Current,
+    FileFormat,
+    Files,
+    Housekeeping,
+    Notes,
+    RecordFiles,
+    Rotation,
+    of_disk,
+)
+from drainer.sink.file.lines import JsonlFormat, LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.file.parquet import ParquetFormat
-from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.file.pb import PbFormat
-from drainer.sink.file.section import FileSection
+from drainer.sink.file.section import FileSection, JsonlSection
 from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
 from drainer.sink.settings import SyncerSettings
 
@@ -290,3 +299,8 @@ def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
     format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
     rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
     return FileSink(Path(to.dir), format_, rotation=rotation, retention=to.retention_time)
+
+
+def make_jsonl(to: JsonlSection, syncer: SyncerSettings) -> FileSink:
+    """Return the sink, not opened yet."""
+    return FileSink(Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), distributed=True)

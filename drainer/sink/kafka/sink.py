@@ -26,7 +26,6 @@ from drainer.dispatch.ddl_messages import check_ddl, check_view, unfit_table, un
 from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.dispatch.piece_order import OrderedPart, PartsOf, loaded_parts
 from drainer.dispatch.rules import TOPIC_LENGTH_MAX
-from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -43,7 +42,7 @@ from drainer.sink.base import (
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import DestinationError, DestinationRefused, PositionMoved
 from drainer.sink.kafka.producer import ProducerLost
-from drainer.sink.kafka.publication import KeylessTables, Publication, TopicTable
+from drainer.sink.kafka.publication import BootstrapSchedule, KeylessTables, Publication, TopicTable
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topics.counts import TopicCounts, announce, take_up, take_up_after_range

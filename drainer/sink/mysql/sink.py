@@ -27,7 +27,7 @@ from drainer.sink.base import (
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, MissingRows, PositionMoved, RowsRefused
 from drainer.sink.mysql import position, tls
-from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.config import MySQLSection, ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.background import BackgroundIndexes
@@ -36,12 +36,10 @@ from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.chunks import Phase, phase_of
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
+from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter, Phase, phase_of
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
-from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings

@@ -31,8 +31,8 @@ from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed
 from drainer.sink.recycle_names import Kept
 from drainer.sink.snapshot import Found, SchemaDifference, differences, of_each
-from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting, stored
-from drainer.sink.sqlite.layout import (
+from drainer.sink.sqlite.format import CannotConvert, Value, converter, noting, stored
+from drainer.sink.sqlite.rows import (
     affinity,
     column_sql,
     create_table,

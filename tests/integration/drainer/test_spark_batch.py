@@ -23,8 +23,8 @@ from drainer.changes.slot_blob import HASH_VERSION
 from drainer.pumps.watermark import Counted, RangeDiffers
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.slot_writer import Phase
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkBatch
 from drainer.spark.shuffle_apply import Fold, shuffled

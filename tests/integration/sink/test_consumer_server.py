@@ -16,11 +16,11 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.base import Verification
 from drainer.sink.errors import DestinationDown, PositionMoved
-from drainer.sink.mysql import lock
+from drainer.sink.mysql import fenced_session
+from drainer.sink.mysql.config import MySQLSection
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.replay.destination import make
-from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import consumer_settings
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
@@ -281,9 +281,9 @@ def test_consumer_waits_for_running_ddl_of_killed_consumer(
     with pytest.raises(KeyError):
         opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD INDEX (v)")))
     opened.close()
-    monkeypatch.setattr(lock, "STATEMENT_WAIT_S", 0)
+    monkeypatch.setattr(fenced_session, "STATEMENT_WAIT_S", 0)
     with db.connect() as connection, connection.cursor() as cursor:
-        name = lock.lock_name("kafka_consumer", "test")
+        name = fenced_session.lock_name("kafka_consumer", "test")
         cursor.execute(f"SELECT GET_LOCK('{name}', 0)")
         impatient = destination(db.port, "test", wait_s=0.0)
         with pytest.raises(DestinationDown, match="a DDL of a consumer of this name is still running"):

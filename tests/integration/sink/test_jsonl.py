@@ -13,7 +13,7 @@ import pytest
 from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.files import Files
-from drainer.sink.file.jsonl import JsonlFormat
+from drainer.sink.file.lines import JsonlFormat
 from drainer.sink.file.sink import FileSink
 from tests.integration.sink.forks import children
 from tests.support import jsonl_case

@@ -11,7 +11,7 @@ from binlog.tidb.types import Flag
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.mysql.rows.chunks import Phase
+from drainer.sink.mysql.rows.slot_writer import Phase
 from tests.integration.sink.case import change, opened, put, shape, work
 from tests.integration.sink.ddl_case import TEXT, column, step, table
 from tests.integration.sink.test_mysql_distributed import at_once, intent

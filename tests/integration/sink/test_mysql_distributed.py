@@ -18,8 +18,7 @@ from drainer.sink.mysql import position
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.position import Changefeed
-from drainer.sink.mysql.rows.chunks import Phase
-from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
+from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter, Phase
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import (
     LOADS,

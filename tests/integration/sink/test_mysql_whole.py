@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from drainer.batch.work import Folded
-from drainer.sink.mysql.rows.chunks import Phase
+from drainer.sink.mysql.rows.slot_writer import Phase
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import opened, server_config, shape, work
 from tests.integration.sink.case import put as row

@@ -21,8 +21,8 @@ from drainer.schema.state import Schema
 from drainer.schema.view import TableVersions
 from drainer.sink.base import AnySink, Identity
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.ddl.schema_check import server_differences
 from drainer.sink.mysql.sink import MySQLSink
+from drainer.sink.mysql.snapshot import server_differences
 from drainer.sink.snapshot import SchemaDifference
 from drainer.sink.sqlite.ddl import sqlite_differences
 from drainer.sink.sqlite.sink import SQLiteSink

@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.ranges.load import creation
 from drainer.schema.view import TableVersions
 from drainer.sink.mysql.connection import ServerSession, connect
-from drainer.sink.mysql.ddl.schema_check import server_differences
+from drainer.sink.mysql.snapshot import server_differences
 from drainer.sink.snapshot import SchemaDifference
 from tests.integration.sink.case import opened, server_config
 from tests.support.ddl_case import INT, STAMP, TEXT, column, foreign_key, key, ranges, table

@@ -28,9 +28,9 @@ from drainer.schema.state import Schema
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
-from drainer.sink.mysql.rows.chunks import Phase
+from drainer.sink.mysql.rows.slot_writer import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.rows import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction

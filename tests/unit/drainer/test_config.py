@@ -13,7 +13,7 @@ from binlog.runtime.config import load
 from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.mysql.config import MySQLSection
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.settings import SyncerSettings
 

@@ -15,8 +15,9 @@ from drainer.dispatch.rules import DispatchRule, Method, Router, checked_topic
 from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
 from drainer.protocol.registry import check as check_options
+from drainer.sink.kafka.schema_registry import RegistryHttp, RegistrySection
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
-from drainer.sink.kafka.settings.option_values import (
+from drainer.sink.kafka.settings.ticdc_settings import (
     INT16_MAX,
     MessageBytes,
     PollInterval,
@@ -24,10 +25,9 @@ from drainer.sink.kafka.settings.option_values import (
     RetryTime,
     Switch,
     TransactionTimeout,
+    in_ticdc_table,
     whole_number,
 )
-from drainer.sink.kafka.settings.registry_http import RegistryHttp, RegistrySection
-from drainer.sink.kafka.settings.ticdc_settings import in_ticdc_table
 
 _S = timedelta(seconds=1)
 _IN_KAFKA_CONFIG = in_ticdc_table(KAFKA_CONFIG)

@@ -22,8 +22,7 @@ from drainer.sink.errors import DestinationError, DestinationRefused, Fenced
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.kafka.topics.admin import PARTITIONS_DEFAULT, Topics
-from drainer.sink.kafka.topics.replicas import check_existing, check_new
+from drainer.sink.kafka.topics.admin import PARTITIONS_DEFAULT, Topics, check_existing, check_new
 from drainer.sink.kafka.transactions.control_records import COUNTS_NOTE
 from drainer.sink.kafka.transactions.driver import Driver, Transaction
 

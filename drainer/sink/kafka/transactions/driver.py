@@ -33,8 +33,7 @@ from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_by
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, open_transactions_text
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.kafka.topics.admin import CONTROL_TOPIC, Topics
-from drainer.sink.kafka.topics.replicas import check_existing, check_new
+from drainer.sink.kafka.topics.admin import CONTROL_TOPIC, Topics, check_existing, check_new
 from drainer.sink.kafka.transactions.control_records import (
     POSITION_PARTITION,
     Claims,

@@ -28,8 +28,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Name
 from drainer.sink.mysql.ddl.job_plan import JobPlan
-from drainer.sink.mysql.fenced_session import Driver
-from drainer.sink.mysql.lock import lock_name, try_lock
+from drainer.sink.mysql.fenced_session import Driver, lock_name, try_lock
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import DONE, JobMark
 from drainer.sink.retry import RetryDeadline

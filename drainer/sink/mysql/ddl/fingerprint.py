@@ -92,11 +92,11 @@ def _tidb_ids(session: ServerSession, tables: Sequence[Name]) -> dict[str, int]:
 
 # Runs a statement exactly once (rule 18): a mark before, the statement, another mark after.
 #
-# The mark has the definitions of the statement's tables (Fingerprint). If they differ after a crash, the statement
-# has run. Running it again could, for example, make a second index with ADD INDEX without a name. Statements that
-# leave the same definitions, such as an exchange of two tables' names, are recognised by the storage engine's table
-# ids, if this user may read them. A statement runs under a lock of its connection (lock.py), so it has ended before a
-# mark is read.
+# The mark has the definitions of the statement's tables (Fingerprint). If they differ after a crash, the statement has
+# run. Running it again could, for example, make a second index with ADD INDEX without a name. Statements that leave the
+# same definitions, such as an exchange of two tables' names, are recognised by the storage engine's table ids, if this
+# user may read them. A statement runs under a lock of its connection (fenced_session.py), so it has ended before a mark
+# is read.
 
 
 class Statements(Protocol):

@@ -1,5 +1,5 @@
 """A server as a replayer's destination. The position is written in one transaction with the rows. A DDL commits
-implicitly: it is stored with the position, and ddl.py runs it once."""
+implicitly: it is stored with the position, and DdlRun runs it once."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationError, DestinationRefused
-from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.config import MySQLSection, ServerConfig
 from drainer.sink.mysql.connection import Cell, ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name, has_run, run_marked
 from drainer.sink.mysql.ddl.runner import IGNORABLE
-from drainer.sink.mysql.lock import lock_name, statement_lock
+from drainer.sink.mysql.fenced_session import lock_name, statement_lock
 from drainer.sink.mysql.position import consumer_store
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
 from drainer.sink.mysql.rows.loader import AT_ROW, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.mysql.rows.unique_keys import read
-from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.position import Value, tuples
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
@@ -296,15 +295,15 @@ def _judge(session: ServerSession, statement: RowStatement, table: str, commit_t
 
 # Runs the stored DDL of a replay exactly once, even if the program or the server dies in between.
 #
-# The DDL is stored with the rows before it, run, and removed. `once.py` runs each of its statements. A DDL that the
-# server refused stays, without the mark: it has not run, so what is done to its tables from now on must not suggest
-# that it has.
+# The DDL is stored with the rows before it, run, and removed. fingerprint.run_marked runs each of its statements. A DDL
+# that the server refused stays, without the mark: it has not run, so what is done to its tables from now on must not
+# suggest that it has.
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDdl:
-    """A stored DDL. See once.Statements. `at`: the index of its next statement."""
+    """A stored DDL. See fingerprint.Statements. `at`: the index of its next statement."""
 
     ddl: ReplayedDdl
     at: int = 0

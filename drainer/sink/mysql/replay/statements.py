@@ -15,7 +15,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.format import string_literal
-from drainer.sink.mysql.rows.full_row_match import condition
+from drainer.sink.mysql.rows.ordered import condition
 from drainer.sink.mysql.rows.statements import bounded, qualified, quote
 
 LIMITS: Final = StatementLimits()

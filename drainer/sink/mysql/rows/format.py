@@ -153,7 +153,7 @@ def _quoted(type_class: TypeClass, text: Any) -> tuple[bytes, Any, bytes]:
 
 
 def _escaped(text: Any) -> Any | None:
-    """The content of quoted strings (literals.escape); None if not all of them are UTF-8."""
+    """The content of quoted strings (`escape`); None if not all of them are UTF-8."""
     data = data_of(text)
     if data.size and data.max() >= _ASCII:
         try:

@@ -37,7 +37,7 @@ _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
     rb" LINES STARTING BY '(' TERMINATED BY '),' "
 )
-# Values that differ between file and statement: bytes of a string column that are not UTF-8 (literals.string_literal),
+# Values that differ between file and statement: bytes of a string column that are not UTF-8 (format.string_literal),
 # and -0.0, which is 0.0 as a literal. Both are rare; a string with such text is found, too, which is harmless.
 _NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
 _MAYBE: Final = (re.compile(rb"x'"), re.compile(rb"-0\.0"))  # a third of the time that `in` takes

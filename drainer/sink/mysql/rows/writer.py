@@ -15,9 +15,7 @@ from drainer.changes.net import columns_of
 from drainer.sink.errors import DataError, MissingRows, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
-from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.format import sql_of
-from drainer.sink.mysql.rows.full_row_match import Step, exact_deletes, one_by_one, where
 from drainer.sink.mysql.rows.loader import (
     TRUNCATED,
     Loader,
@@ -26,6 +24,7 @@ from drainer.sink.mysql.rows.loader import (
     literal_at,
     stored_exactly,
 )
+from drainer.sink.mysql.rows.ordered import Step, exact_deletes, one_by_one, refusal_of_upserts, upserted, where
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
 
@@ -73,7 +72,7 @@ class Writer:
         self._refuse_triggers(folded.shape)
         plain = self.keys.handling(self.session, folded.shape).replaces
         if folded.shape.secondary_unique or not plain:
-            # Rows that cannot conflict upstream are not tried again in a distributed range (chunks.py).
+            # Rows that cannot conflict upstream are not tried again in a distributed range (slot_writer.py).
             thorough = thorough or not folded.shape.may_collide
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
@@ -115,14 +114,14 @@ class Writer:
     def _upserted(self, changes: Sequence[KeyChange]) -> None:
         for shape in dict.fromkeys(change.shape for change in changes):
             self._refuse_triggers(shape)
-            why = upsert.refusal(shape, self.keys.handling(self.session, shape))
+            why = refusal_of_upserts(shape, self.keys.handling(self.session, shape))
             if why:
                 raise RowsRefused.of(
                     shape,
                     f"{why}, so a row would take away one that stays upstream: give the destination's table the keys "
                     f"and collations that upstream's has",
                 )
-        for step in upsert.steps(changes, self.limits, self.session.flavour):
+        for step in upserted(changes, self.limits, self.session.flavour):
             if step.kind is Kind.INSERT:
                 self._write(step.shape, step.statement, thorough=True)
                 continue

@@ -29,7 +29,7 @@ from drainer.dispatch.rules import Router
 from drainer.protocol.options import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.base import Intent, Wants
-from drainer.sink.file.format import ByTable
+from drainer.sink.file.files import ByTable
 from tests.unit.drainer.pumps.world import mark
 
 SIZES = Sizes(

@@ -23,8 +23,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMov
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError
 from drainer.sink.snapshot import PackedRows
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from drainer.sink.sqlite.sink import SQLiteSink
-from drainer.sink.sqlite.snapshot import FileSnapshot
+from drainer.sink.sqlite.sink import FileSnapshot, SQLiteSink
 from tests.support.row_case import codec_of
 from tests.support.row_changes import make_table
 from tests.support.typed_columns import text_type

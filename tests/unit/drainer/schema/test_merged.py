@@ -43,7 +43,7 @@ from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import SchemaView, TableVersions
 from drainer.sink.base import Identity
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.mysql.rows.full_row_match import where
+from drainer.sink.mysql.rows.ordered import where
 from drainer.sink.sqlite import ddl as sqlite_ddl
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.format import SQLITE_VALUES

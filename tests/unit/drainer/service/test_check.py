@@ -31,9 +31,8 @@ from drainer.service.first_load import GC_TTL_S
 from drainer.sink.base import Identity, Verification
 from drainer.sink.errors import DestinationDown, PositionMoved, RowsRefused, SchemaMoved
 from drainer.sink.mysql.connection import ConnectionLost
-from drainer.sink.sqlite import layout
-from drainer.sink.sqlite.sink import SQLiteSink
-from drainer.sink.sqlite.snapshot import FileSnapshot
+from drainer.sink.sqlite.rows import create_table
+from drainer.sink.sqlite.sink import FileSnapshot, SQLiteSink
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.row_case import INT, TEXT, table, view_of
 from tests.support.row_packets import packet
@@ -66,7 +65,7 @@ def config(tmp_path: Path) -> Path:
     sink.close(clean=True)
     with contextlib.closing(sqlite3.connect(tmp_path / "x.sqlite")) as file:
         for info in (ORDERS, ITEMS):
-            file.execute(layout.create_table(f"shop.{info.name}", info))
+            file.execute(create_table(f"shop.{info.name}", info))
         file.executemany('INSERT INTO "shop.t5" VALUES (?, ?)', ROWS)
         file.commit()
     return path

@@ -13,7 +13,7 @@ from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.lock import lock_name
+from drainer.sink.mysql.fenced_session import lock_name
 from drainer.sink.position import Stored
 from tests.support.memory_sink import MemorySink, Store
 

@@ -26,7 +26,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.protocol.errors import EncodeError
 from drainer.row.column_type import ColumnType, TypeClass, type_class_of
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.file.format import ByTable, slot_of_table
+from drainer.sink.file.files import ByTable, slot_of_table
 from drainer.sink.file.lines import ddl_line, lines_by_slot, lines_in_order, texts_of
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of

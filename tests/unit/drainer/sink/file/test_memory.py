@@ -14,8 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.stream import StreamDecoder
 from drainer.sink.base import Identity
-from drainer.sink.file.files import Appender, Rotation
-from drainer.sink.file.format import FileFormat
+from drainer.sink.file.files import Appender, FileFormat, Rotation
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink

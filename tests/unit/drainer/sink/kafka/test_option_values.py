@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from drainer.sink.kafka.settings.connection import KafkaSecuritySection
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.kafka.settings.security import KafkaSecuritySection
 
 PLACE = {"addresses": ["k:9092"], "topic": "t"}
 BASE = "kafka://k:9092/t?"

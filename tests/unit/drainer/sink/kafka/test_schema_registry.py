@@ -16,8 +16,13 @@ from binlog.errors import ConfigError
 
 from drainer.protocol.encoder import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAnswer, RegistryHttp, RegistrySection
+from drainer.sink.kafka.schema_registry import (
+    RegistryAnswer,
+    RegistryHttp,
+    RegistrySection,
+    SchemaRefused,
+    SchemaRegistry,
+)
 from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.certificates import Authority
 from tests.support.http_registry import Registry, serving

@@ -9,8 +9,8 @@ import pytest
 
 from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.changes.net import columns_of
-from drainer.sink.mysql.rows import chunks
-from drainer.sink.mysql.rows.chunks import Phase, cut
+from drainer.sink.mysql.rows import slot_writer
+from drainer.sink.mysql.rows.slot_writer import Phase, cut
 from tests.support.net_rows import net_columns
 
 
@@ -76,7 +76,7 @@ def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]
         for row, length in enumerate(lengths):
             found[-1].append((table, row))
             size += length
-            if len(found[-1]) >= limit or size >= chunks.CHUNK_BYTES_MAX:
+            if len(found[-1]) >= limit or size >= slot_writer.CHUNK_BYTES_MAX:
                 found.append([])
                 size = 0
     return [chunk for chunk in found if chunk]
@@ -84,7 +84,7 @@ def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]
 
 @pytest.mark.parametrize("seed", range(30))
 def test_chunks_end_where_rows_or_bytes_reach_their_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 60)
+    monkeypatch.setattr(slot_writer, "CHUNK_BYTES_MAX", 60)
     dice = random.Random(seed)
     limit = dice.choice([1, 3, 7, 1000])
     tables, sizes = [], []

@@ -15,8 +15,7 @@ from drainer.sink.errors import DataError
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Retry
 from drainer.sink.mysql.rows import slot_writer
-from drainer.sink.mysql.rows.chunks import Chunk
-from drainer.sink.mysql.rows.slot_writer import beginning, blame
+from drainer.sink.mysql.rows.slot_writer import Chunk, beginning, blame
 from drainer.sink.retry import TRIES_REPORTED, Failures
 from tests.support.net_rows import net_columns
 

@@ -14,7 +14,7 @@ from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.position import Changefeed, consumer_store, store
-from drainer.sink.mysql.rows.chunks import Phase
+from drainer.sink.mysql.rows.slot_writer import Phase
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import Stored
 from drainer.sink.sqlite import sink

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from drainer.schema.steps import Located, TableChange
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.sqlite.casts import Value, converter
 from drainer.sink.sqlite.ddl import exchange, take_rows
-from drainer.sink.sqlite.layout import create_table, quote, rowid_name, table_name, tables_of
+from drainer.sink.sqlite.format import Value, converter
+from drainer.sink.sqlite.rows import create_table, quote, rowid_name, table_name, tables_of
 from tests.unit.drainer.row.test_partition import DROPPED, EXCHANGED, NORMAL, OLD, TRUNCATED
 
 NAMES = st.text(st.sampled_from(".%25Ea"), max_size=5)

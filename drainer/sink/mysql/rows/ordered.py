@@ -1,5 +1,11 @@
-"""Finds rows of tables without a key by comparing all columns exactly (correctness rule 11: tables without keys).
-Pure."""
+"""Statements for changes that are written in order. Pure.
+
+Rows of tables without a key are found by comparing all columns exactly (correctness rule 11: tables without keys).
+
+In tables that upsert (rule 21: one outcome wherever a stream is cut) consecutive rows share a REPLACE, which writes
+them one after another: a later one may replace an earlier one of the same statement. Consecutive deletes share a DELETE
+if the table has a key.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from drainer.batch.work import KeyChange, Kind, Match, TableShape
+from drainer.batch.work import KeyChange, Kind, Literals, Match, TableShape, replaces, upsert
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.format import sql_of
-from drainer.sink.mysql.rows.statements import Statement, bounded, inserts, qualified, quote, split_row
+from drainer.sink.mysql.rows.statements import Statement, bounded, deletes, inserts, qualified, quote, split_row
+from drainer.sink.mysql.rows.statements import replaces as replace_statements
+from drainer.sink.mysql.rows.unique_keys import Handling
 
 Flavour = str
 
@@ -116,3 +124,52 @@ def _change_one(change: KeyChange, flavour: Flavour) -> Step:
     if flavour == "mariadb" and Match.JSON in shape.match:
         loose = head + where(shape, old, flavour, loose=True)
     return Step(shape, change.kind, statement, loose, change)
+
+
+def upserted(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[Step]:
+    """In order; every change is of a table that upserts. A DELETE removes at most as many rows as it has tuples."""
+    for (shape, kind), run in groupby(_parts(changes), key=lambda part: part[:2]):
+        rows = [literals for _, _, literals in run]
+        if kind is Kind.INSERT:
+            write = replace_statements if replaces(shape) else inserts
+            for statement in write(shape, [_tuple(row) for row in rows], limits):
+                yield Step(shape, kind, statement)
+        elif shape.row_key:
+            keys = [_tuple(tuple(row[at] for at in shape.row_key)) for row in rows]
+            for statement in deletes(shape, keys, limits, by=shape.row_key):
+                yield Step(shape, kind, statement)
+        else:
+            yield from (_by_all_columns(shape, row, flavour) for row in rows)
+
+
+def _parts(changes: Sequence[KeyChange]) -> Iterator[tuple[TableShape, Kind, Literals]]:
+    for change in changes:
+        gone, put = upsert(change)
+        if gone is not None:
+            yield change.shape, Kind.DELETE, gone
+        if put is not None:
+            yield change.shape, Kind.INSERT, put
+
+
+def _by_all_columns(shape: TableShape, row: Literals, flavour: Flavour) -> Step:
+    head, image = b"DELETE FROM " + qualified(shape.schema, shape.table), [sql_of(value) for value in row]
+    loose = head + where(shape, image, flavour, loose=True) if flavour == "mariadb" else None
+    statement = Statement(head + where(shape, image, flavour), (_tuple(row),))
+    return Step(shape, Kind.DELETE, statement, loose)
+
+
+def _tuple(row: Literals) -> bytes:
+    return b"(" + b",".join(map(sql_of, row)) + b")"
+
+
+def refusal_of_upserts(shape: TableShape, handling: Handling) -> str:
+    """Why REPLACE would remove a row that exists upstream, '' if it would not."""
+    if not replaces(shape):
+        return ""
+    if handling.coarse:
+        return f"column {', '.join(handling.coarse)} compares strings more coarsely here than upstream"
+    if len(shape.unique) != len(shape.secondary_unique):
+        return ""  # a key on a prefix or on a generated column: its definition here is not known
+    known = [{shape.columns[at].lower() for at in columns} for columns in shape.unique]
+    strange = [key.name for key in handling.keys if {part.column.lower() for part in key.parts} not in known]
+    return f"unique key {', '.join(strange)} is not there upstream" if strange else ""

@@ -19,7 +19,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import encode_json
 from binlog.tidb.time import Civil, pack
 from binlog.tidb.types import FieldType, Flag, Tp
 

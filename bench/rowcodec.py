@@ -20,8 +20,7 @@ from collections.abc import Callable
 from binlog.pb import binlog_pb2
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.flatten import flatten
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 

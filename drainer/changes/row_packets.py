@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import encode_json
 from binlog.tidb.time import parse_duration
 from binlog.tidb.types import Tp
 from binlog.tidb.varint import INT64_MIN, UINT64_MAX

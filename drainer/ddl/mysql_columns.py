@@ -8,7 +8,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog.errors import BinlogError
-from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import BLOBS, FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect

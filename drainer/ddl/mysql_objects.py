@@ -8,8 +8,7 @@ from typing import Final
 
 from binlog.tidb.document import Json
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import DBInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import Name, quoted

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 
 from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
 from drainer.ddl.dialect import Dialect

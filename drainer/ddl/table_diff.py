@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag
 
 from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
+from binlog.tidb.flatten import enum_text, set_text
 from binlog.tidb.time import to_zone
 from binlog.tidb.types import Tp
-from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.changes.texts import text_of
 from drainer.row.column_type import ColumnType, TypeClass

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
-from binlog.tidb.default import missing_value
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import flatten, missing_value, to_text
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
-from binlog.tidb.unflatten import to_text
 
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass, type_class_of
 from drainer.row.key import FoldKey, choose_key

@@ -26,8 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import BinlogError, ConfigError
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.flatten import flatten
+from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind

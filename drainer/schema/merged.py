@@ -14,12 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from binlog.errors import ConfigError
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.default import missing_value
-from binlog.tidb.index import IndexColumn, IndexInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.flatten import missing_value, to_text
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import to_text
 
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import literal

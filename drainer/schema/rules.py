@@ -16,11 +16,9 @@ from types import MappingProxyType
 from typing import Final, Literal, Protocol, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.document import Json, cistr
 from binlog.tidb.flatten import flatten
-from binlog.tidb.index import IndexInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import STRINGS
 
 from drainer.ddl.constraints import name_of

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
-from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import missing_value
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import ColumnInfo
 

@@ -17,7 +17,7 @@ from typing import Final
 from binlog.envelope import BinlogType, encode_binlog
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import INTEGER_BITS, flatten
-from binlog.tidb.json_encode import parse_json
+from binlog.tidb.json import parse_json
 from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import RowLayout
 from binlog.tidb.types import STRINGS, FieldType, SchemaState, Tp

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from binlog.cluster import tso
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FLOATS, FieldType, Flag, Tp
 
 from drainer.changes.vector import Ints, Words

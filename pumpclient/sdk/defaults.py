@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from binlog.tidb.datum import Datum
+from binlog.tidb.flatten import to_text
 from binlog.tidb.types import BLOBS, FLOATS, INTEGERS, STRINGS, FieldType, Tp
-from binlog.tidb.unflatten import to_text
 
 from pumpclient.sdk.errors import BadDeclaration, ValueRejected
 from pumpclient.sdk.table import NO_DEFAULT, NOW, Column

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.datum import Datum
 from binlog.tidb.key import record_key
 from binlog.tidb.row import decode_insert, encode_delete, encode_insert, encode_update
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 
 from pumpclient.sdk.defaults import CURRENT_TIMESTAMP, now_datum, stored_default
 from pumpclient.sdk.errors import RowRejected, ValueRejected

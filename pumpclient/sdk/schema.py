@@ -11,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from binlog.errors import DecodeError
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.flatten import flatten
-from binlog.tidb.index import IndexColumn, IndexInfo
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.flatten import flatten, to_text
+from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import INTEGERS, FieldType, Flag, Tp
-from binlog.tidb.unflatten import to_text
 
 from pumpclient.sdk import sql
 from pumpclient.sdk.defaults import default_info, literal_info, stored_default

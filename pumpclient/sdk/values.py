@@ -15,11 +15,10 @@ from decimal import Decimal
 
 from binlog.tidb import decimal as tidb_decimal
 from binlog.tidb.datum import Datum, Uint
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.flatten import to_float32
+from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.time import DURATION_NS_MAX, Civil, pack, parse_duration, unpack
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
-from binlog.tidb.unflatten import to_float32
 
 Encoder = Callable[[object], Datum]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from binlog.tidb.flatten import set_text
 from binlog.tidb.table import TableInfo
-from binlog.tidb.unflatten import set_text
 
 from drainer.changes.stream import StreamDecoder
 from drainer.row.column_type import TypeClass, type_class_of

@@ -9,7 +9,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 import pytest
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import encode_json
 from binlog.tidb.time import Civil, from_zone, pack
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given

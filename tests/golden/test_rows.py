@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from binlog.pb import binlog_pb2
 from binlog.tidb.datum import Datum
-from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import Text, missing_value, to_text
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.mutation import DELETE, INSERT, UPDATE, PrewriteValue, parse_prewrite
 from binlog.tidb.row import (
@@ -29,7 +29,6 @@ from binlog.tidb.row import (
 )
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import Tp
-from binlog.tidb.unflatten import Text, to_text
 
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.tidb_codecs import encode_row, to_python

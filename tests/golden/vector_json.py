@@ -9,8 +9,7 @@ import struct
 from collections.abc import Iterator
 
 from binlog.tidb import time
-from binlog.tidb.json import BinaryJSON, Code
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, Code, encode_json
 
 from tests.support.tidb_codecs import json_duration, json_opaque, json_time
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.json_encode import encode_json, parse_json
-from binlog.tidb.table import TableInfo
+from binlog.tidb.json import encode_json, parse_json
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FieldType, Flag, Tp
 

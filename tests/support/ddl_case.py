@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.document import Json
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import (
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    PartitionDefinition,
+    PartitionInfo,
+    PartitionType,
+    TableInfo,
+)
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.ddl.dialect import Dialect

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlog.tidb.json_encode import parse_json
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.json import parse_json
+from binlog.tidb.table import ColumnInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, TIMES, FieldType, Flag, Tp
 

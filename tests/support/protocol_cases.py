@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
+from binlog.tidb.flatten import enum_text, set_text
 from binlog.tidb.time import duration_text, unpack
 from binlog.tidb.types import Tp
-from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from binlog import envelope
 from binlog.pb import binlog_pb2
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType, Job, JobState
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, DBInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.batch.served import ServedBinlog, read_batch

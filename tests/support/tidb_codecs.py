@@ -14,14 +14,13 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint, decode_one, encode_key, encode_value
 from binlog.tidb.decimal import Decimal, encode_decimal
+from binlog.tidb.flatten import to_float32, to_text
 from binlog.tidb.json import BinaryJSON, Code
 from binlog.tidb.key import META_PREFIX, RECORD, TABLE_PREFIX, Handle, encode_handle, table_prefix
-from binlog.tidb.memcomparable import decode_bytes, encode_bytes
-from binlog.tidb.number import decode_int, encode_float, encode_int
+from binlog.tidb.memcomparable import decode_bytes, decode_int, encode_bytes, encode_float, encode_int
 from binlog.tidb.row import Values
 from binlog.tidb.time import Civil
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
-from binlog.tidb.unflatten import to_float32, to_text
 from binlog.tidb.varint import encode_uvarint
 
 PythonValue: TypeAlias = "int | float | str | bytes | None"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
-from binlog.tidb.json_encode import parse_json
+from binlog.tidb.json import parse_json
 from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FieldType, Flag, Tp
 

@@ -6,12 +6,18 @@ import random
 from dataclasses import replace
 
 from binlog import envelope
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.datum import Datum
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import (
+    ColumnInfo,
+    DBInfo,
+    IndexColumn,
+    IndexInfo,
+    PartitionDefinition,
+    PartitionInfo,
+    PartitionType,
+    TableInfo,
+)
 from binlog.tidb.types import Flag, Tp
 
 from drainer.row.partition.locate import locator

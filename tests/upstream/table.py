@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.datum import Datum
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
 PUBLIC, WRITE_REORG = SchemaState.PUBLIC, SchemaState.WRITE_REORGANIZATION

@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any, Final, Literal
 
-from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import ColumnInfo
 from binlog.tidb.time import from_zone, parse_datetime, timestamp_text
 from binlog.tidb.types import Tp
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
+from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import BLOBS, FieldType, Flag, Tp
 
 from drainer.protocol.debezium.schema import NEVER_UNSIGNED, Document, fields_of, source_schema

@@ -15,8 +15,7 @@ from math import isfinite
 from typing import Final
 
 from binlog.errors import BinlogError, DecodeError
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.time import duration_text
 from binlog.tidb.types import Tp
 

@@ -15,7 +15,7 @@ from binlog.errors import DecodeError
 from binlog.pb import pb_binlog_pb2 as pb
 from binlog.tidb.datum import decode_one, encode_value
 from binlog.tidb.job import ActionType
-from binlog.tidb.number import encode_float
+from binlog.tidb.memcomparable import encode_float
 from binlog.tidb.types import Tp
 from binlog.tidb.varint import VARINTS, field, signed
 from google.protobuf.message import DecodeError as ProtobufError

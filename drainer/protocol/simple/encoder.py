@@ -10,9 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from binlog.cluster.tso import physical_ms
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import FLOATS, Flag, Tp
 from binlog.tidb.varint import encode_compact_bytes, encode_varint
 

@@ -12,14 +12,11 @@ from zlib import crc32
 
 from binlog.errors import BinlogError
 from binlog.tidb.datum import Datum
-from binlog.tidb.default import missing_value
-from binlog.tidb.flatten import flatten
-from binlog.tidb.partition import PartitionInfo, PartitionType
+from binlog.tidb.flatten import flatten, missing_value, to_text
 from binlog.tidb.row import sort_key
-from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.time import unpack
 from binlog.tidb.types import TIMES, FieldType, Tp
-from binlog.tidb.unflatten import to_text
 
 from drainer.row.partition.expression import Duration, ExpressionUnreadable, Value, parse_expression
 

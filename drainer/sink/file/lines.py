@@ -21,8 +21,8 @@ from typing import Any, Final
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
+from binlog.tidb.flatten import enum_text, set_text
 from binlog.tidb.types import FieldType
-from binlog.tidb.unflatten import enum_text, set_text
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns

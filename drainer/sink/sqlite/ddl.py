@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from binlog.runtime.log import get_logger
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.default import missing_value
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import flatten, missing_value
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 
 from drainer.ddl.table_diff import paired
 from drainer.row.column_type import ColumnType

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 from binlog.tidb.datum import Datum
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import enum_text, flatten, set_text, to_text
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import enum_text, set_text, to_text
 
 from drainer.batch.work import Key, Literals, Row
 from drainer.row.column_type import ColumnType, TypeClass, type_class_of

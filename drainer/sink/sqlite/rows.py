@@ -16,9 +16,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
 from drainer.batch.work import (

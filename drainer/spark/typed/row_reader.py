@@ -14,12 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
-from binlog.tidb.default import missing_value
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import flatten, missing_value, to_text
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
-from binlog.tidb.unflatten import to_text
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns, in_step

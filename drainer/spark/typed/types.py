@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
+from binlog.tidb.flatten import to_float32, to_text
 from binlog.tidb.json import BinaryJSON
 from binlog.tidb.time import unpack
 from binlog.tidb.types import INTEGERS, FieldType, Tp
-from binlog.tidb.unflatten import to_float32, to_text
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 

@@ -22,8 +22,16 @@ from binlog.errors import DecodeError
 
 from .decimal import Decimal, decode_decimal, encode_decimal
 from .json import BinaryJSON, cut_json
-from .memcomparable import decode_bytes, encode_bytes
-from .number import decode_float, decode_int, decode_uint, encode_float, encode_int, encode_uint
+from .memcomparable import (
+    decode_bytes,
+    decode_float,
+    decode_int,
+    decode_uint,
+    encode_bytes,
+    encode_float,
+    encode_int,
+    encode_uint,
+)
 from .varint import (
     decode_compact_bytes,
     decode_uvarint,

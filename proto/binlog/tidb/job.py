@@ -24,8 +24,6 @@ from .document import (
 from .table import DBInfo, TableInfo
 from .types import OpenEnum, SchemaState
 
-__all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"]
-
 
 class ActionType(OpenEnum):
     """The kind of a job."""

@@ -11,8 +11,7 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 
 from .datum import Datum, encode_key
-from .memcomparable import decode_bytes, encode_bytes
-from .number import encode_int
+from .memcomparable import decode_bytes, encode_bytes, encode_int
 
 Handle: TypeAlias = "int | tuple[Datum, ...]"  # int handle, or the columns of a clustered key
 

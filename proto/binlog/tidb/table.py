@@ -6,28 +6,262 @@ default, and are written back in TiDB's key order. Unknown keys are dropped; abs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from binlog.errors import DecodeError
 
-from .column import ColumnInfo
-from .document import OMIT, Document, Json, JsonObject, Layout, Reader, Typed, cistr, number_of, object_of, objects_of
-from .index import IndexColumn, IndexInfo
-from .partition import PartitionInfo
-from .types import SchemaState
+from .document import (
+    OMIT,
+    Document,
+    Json,
+    JsonObject,
+    Layout,
+    Reader,
+    Typed,
+    cistr,
+    list_or_null,
+    number_of,
+    object_of,
+    objects_of,
+    parse_cistr,
+)
+from .types import UNSPECIFIED, FieldType, Flag, OpenEnum, SchemaState, Tp
 
-__all__ = [
-    "ROWID",
-    "ColumnInfo",
-    "DBInfo",
-    "IndexColumn",
-    "IndexInfo",
-    "PartitionInfo",
-    "SchemaState",
-    "TableInfo",
-]
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """A part of an index. `offset`: the position in the table's columns. `length`: the prefix length, -1 for the full
+    column.
+    """
+
+    name: str
+    offset: int
+    length: int = UNSPECIFIED
+
+
+def _index_columns(read: Reader, key: str) -> tuple[IndexColumn, ...]:
+    parts = [Reader(part, f"{read.what}.{key}") for part in read.documents(key)]
+    return tuple(IndexColumn(p.name("name"), p.integer("offset"), p.integer("length")) for p in parts)
+
+
+def _index_columns_json(columns: Sequence[IndexColumn]) -> Json:
+    return [{"name": cistr(c.name), "offset": c.offset, "length": c.length} for c in columns]
+
+
+_INDEX = Layout(
+    Typed("id", Reader.integer),
+    Typed("idx_name", Reader.name, cistr, "name"),
+    ("tbl_name", cistr("")),
+    Typed("idx_cols", _index_columns, _index_columns_json, "columns"),
+    number_of("state", SchemaState),
+    ("backfill_state", 0),
+    Typed("comment", Reader.text),
+    Typed("index_type", Reader.integer),
+    Typed("is_unique", Reader.boolean, name="unique"),
+    Typed("is_primary", Reader.boolean, name="primary"),
+    Typed("is_invisible", Reader.boolean, name="invisible"),
+    ("is_global", False),
+    ("mv_index", False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo(JsonObject):
+    """An index of a table (model.IndexInfo)."""
+
+    layout = _INDEX
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    state: SchemaState = SchemaState.PUBLIC
+    unique: bool = False
+    primary: bool = False
+    invisible: bool = False
+    comment: str = ""
+    index_type: int = 1
+
+    @property
+    def is_public(self) -> bool:
+        return self.state == SchemaState.PUBLIC
+
+
+_WRITABLE = frozenset({SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION})
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+# The keys are Go's field names. flen and decimal are kept as they are (-1: unspecified).
+_FIELD_TYPE = Layout(
+    number_of("Tp", Tp, "tp"),
+    Typed("Flag", Reader.integer, int, "flag"),
+    Typed("Flen", Reader.integer, name="flen"),
+    Typed("Decimal", Reader.integer, name="decimal"),
+    Typed("Charset", Reader.text, name="charset"),
+    Typed("Collate", Reader.text, name="collate"),
+    Typed("Elems", Reader.texts, list_or_null, "elems"),
+    Typed("ElemsIsBinaryLit", lambda read, key: tuple(map(bool, read.items(key))), list_or_null, "elems_binary"),
+    Typed("Array", Reader.boolean, name="array"),
+)
+
+
+def _field_type(read: Reader, key: str) -> FieldType:
+    return FieldType(**_FIELD_TYPE.read(Reader(read.child(key) or {}, f"{read.what}.{key}")))
+
+
+_COLUMN = Layout(
+    Typed("id", Reader.integer),
+    Typed("name", Reader.name, cistr),
+    Typed("offset", Reader.integer),
+    Typed("origin_default", Reader.json),
+    Typed("origin_default_bit", Reader.base64, _base64),
+    Typed("default", Reader.json),
+    Typed("default_bit", Reader.base64, _base64),
+    Typed("default_is_expr", Reader.boolean),
+    Typed("generated_expr_string", Reader.text, name="generated_expr"),
+    Typed("generated_stored", Reader.boolean),
+    ("dependences", None),
+    Typed("type", _field_type, _FIELD_TYPE.write),
+    number_of("state", SchemaState),
+    Typed("comment", Reader.text),
+    Typed("hidden", Reader.boolean),
+    ("change_state_info", None),
+    Typed("version", Reader.integer),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo(JsonObject):
+    """A column of a table (model.ColumnInfo). `origin_default`: the value of rows that are older than the column.
+
+    `*_bit`: the bytes of a BIT's default. In jobs of the SDK also those of a BINARY or VARBINARY default that is not
+    UTF-8.
+    """
+
+    layout = _COLUMN
+    id: int
+    name: str
+    offset: int
+    type: FieldType
+    state: SchemaState = SchemaState.PUBLIC
+    origin_default: Json = None
+    origin_default_bit: bytes | None = None
+    default: Json = None
+    default_bit: bytes | None = None
+    default_is_expr: bool = False
+    generated_expr: str = ""
+    generated_stored: bool = False
+    comment: str = ""
+    hidden: bool = False
+    version: int = 2
+
+    @property
+    def is_public(self) -> bool:
+        return self.state == SchemaState.PUBLIC
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether inserts and updates contain the column: it is public, or is being added."""
+        return self.state in _WRITABLE
+
+    @property
+    def is_generated(self) -> bool:
+        return self.generated_expr != ""
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.generated_expr != "" and not self.generated_stored
+
+    @property
+    def is_unsigned(self) -> bool:
+        return bool(self.type.flag & Flag.UNSIGNED)
+
+    @property
+    def is_not_null(self) -> bool:
+        return bool(self.type.flag & Flag.NOT_NULL)
+
+    @property
+    def is_primary(self) -> bool:
+        return bool(self.type.flag & Flag.PRI_KEY)
+
+
+class PartitionType(OpenEnum):
+    """The kind of partitioning."""
+
+    NONE = 0
+    RANGE = 1
+    HASH = 2
+    LIST = 3
+    KEY = 4
+    SYSTEM_TIME = 5
+
+
+def _in_values(read: Reader, key: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(Reader({key: row}, read.what).texts(key) for row in read.items(key))
+
+
+_DEFINITION = Layout(
+    Typed("id", Reader.integer),
+    Typed("name", Reader.name, cistr),
+    Typed("less_than", Reader.texts, list_or_null),
+    Typed("in_values", _in_values, lambda rows: [list(row) for row in rows] or None),
+    ("policy_ref_info", None),
+    ("comment", OMIT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDefinition(JsonObject):
+    """One partition. `id`: the physical table id in KV keys (rows in binlogs have the table's own id)."""
+
+    layout = _DEFINITION
+    id: int
+    name: str
+    less_than: tuple[str, ...] = ()
+    in_values: tuple[tuple[str, ...], ...] = ()
+
+
+def _column_names(read: Reader, key: str) -> tuple[str, ...]:
+    return tuple(parse_cistr(name, f"{read.what}.{key}") for name in read.items(key))
+
+
+_PARTITION = Layout(
+    number_of("type", PartitionType),
+    Typed("expr", Reader.text),
+    Typed("columns", _column_names, lambda names: [cistr(name) for name in names] or None),
+    Typed("enable", Reader.boolean),
+    ("is_empty_columns", OMIT),
+    objects_of("definitions", PartitionDefinition.from_json),
+    ("adding_definitions", None),
+    ("dropping_definitions", None),
+    ("NewPartitionIDs", OMIT),
+    ("states", None),
+    Typed("num", Reader.integer),
+    ("ddl_state", 0),
+    ("new_table_id", OMIT),
+    ("ddl_type", OMIT),
+    ("ddl_expr", OMIT),
+    ("ddl_columns", OMIT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo(JsonObject):
+    """The partitioning of a table (model.PartitionInfo). `expr`: the expression of RANGE, HASH or LIST. `columns`: the
+    names of RANGE COLUMNS, LIST COLUMNS or KEY."""
+
+    layout = _PARTITION
+    type: PartitionType
+    expr: str = ""
+    columns: tuple[str, ...] = ()
+    enable: bool = True
+    definitions: tuple[PartitionDefinition, ...] = ()
+    num: int = 0
+
 
 ROWID = -1  # column id of the hidden `_tidb_rowid`
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.schema.steps import Ddl, Located, TableChange

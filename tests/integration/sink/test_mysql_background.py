@@ -10,8 +10,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
+from binlog.tidb.table import IndexColumn, IndexInfo
 
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl

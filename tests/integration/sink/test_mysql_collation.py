@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
+from binlog.tidb.table import IndexColumn, IndexInfo
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape

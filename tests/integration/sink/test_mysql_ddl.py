@@ -10,7 +10,7 @@ from pathlib import Path
 import pymysql
 import pytest
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
+from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType
 
 from drainer.batch.work import Folded
 from drainer.schema.merged import SourceRows

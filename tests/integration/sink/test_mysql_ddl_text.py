@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 from binlog.cluster import tso
 from binlog.tidb.document import Json
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import DBInfo, IndexColumn, IndexInfo, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.sink.errors import DdlFailed

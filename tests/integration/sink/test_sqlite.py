@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster import tso
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Folded, KeyChange, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from binlog.tidb.datum import Duration, Uint
 from binlog.tidb.decimal import Decimal
-from binlog.tidb.json import Code
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import Code, encode_json
 from binlog.tidb.time import DURATION_NS_MAX, Civil
 from hypothesis import strategies as st
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, SchemaState, TableInfo
-from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 
 KEY = int(Flag.PRI_KEY | Flag.NOT_NULL)
 BIGINT = FieldType(Tp.LONGLONG, 0, 20, 0)

@@ -8,11 +8,10 @@ import pickle
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint
-from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import missing_value, to_text
 from binlog.tidb.job import ActionType, JobState
-from binlog.tidb.partition import PartitionType
+from binlog.tidb.table import PartitionType
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
-from binlog.tidb.unflatten import to_text
 
 from tests.unit.tidb.tables import column
 

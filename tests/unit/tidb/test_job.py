@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.job import ActionType, Job, JobState
-from binlog.tidb.table import DBInfo, SchemaState
+from binlog.tidb.table import DBInfo
+from binlog.tidb.types import SchemaState
 from hypothesis import given
 from hypothesis import strategies as st
 

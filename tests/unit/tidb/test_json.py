@@ -8,8 +8,17 @@ import struct
 
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.json import BinaryJSON, Code, cut_json, decode_text, decode_value, float_text, quote
-from binlog.tidb.json_encode import encode_json, parse_json
+from binlog.tidb.json import (
+    BinaryJSON,
+    Code,
+    cut_json,
+    decode_text,
+    decode_value,
+    encode_json,
+    float_text,
+    parse_json,
+    quote,
+)
 from binlog.tidb.time import Civil
 from hypothesis import given
 from hypothesis import strategies as st

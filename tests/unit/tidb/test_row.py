@@ -14,6 +14,7 @@ from binlog.tidb.row import (
     decode_delete,
     decode_insert,
     decode_row,
+    decode_row_v2,
     decode_update,
     encode_delete,
     encode_insert,
@@ -21,7 +22,6 @@ from binlog.tidb.row import (
     needs_restored_data,
     sort_key,
 )
-from binlog.tidb.row_v2 import decode_row_v2
 from binlog.tidb.table import ROWID
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given

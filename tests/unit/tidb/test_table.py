@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.partition import PartitionInfo, PartitionType
-from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, SchemaState, TableInfo
-from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, PartitionInfo, PartitionType, TableInfo
+from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 
 from tests.unit.tidb import tables
 

@@ -10,9 +10,8 @@ import struct
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import double_text, flatten, float_text, to_float32, to_text
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import double_text, float_text, to_float32, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 

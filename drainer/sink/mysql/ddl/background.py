@@ -17,8 +17,8 @@ from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
-from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
+from binlog.tidb.table import IndexInfo
 
 from drainer.ddl.constraints import foreign_keys
 from drainer.schema.steps import Ddl

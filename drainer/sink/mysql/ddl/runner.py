@@ -19,7 +19,7 @@ from typing import Final
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionType
+from binlog.tidb.table import PartitionType
 
 from drainer.schema import job_kinds
 from drainer.schema.steps import Ddl

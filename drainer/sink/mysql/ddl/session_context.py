@@ -13,7 +13,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog.cluster import tso
-from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
 from drainer.ddl.dialect import Dialect

@@ -31,10 +31,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, PartitionInfo, PartitionType, TableInfo
 
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, tokens, without_comments

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.flatten import flatten
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 

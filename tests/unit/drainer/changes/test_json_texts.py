@@ -11,8 +11,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.json import BinaryJSON, decode_text
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, decode_text, encode_json
 from hypothesis import example, given
 from hypothesis import strategies as st
 

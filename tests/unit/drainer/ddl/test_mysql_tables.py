@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect

@@ -7,11 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,8 +10,7 @@ from datetime import UTC
 import pyarrow as pa
 import pytest
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.json import decode_text
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import decode_text, encode_json
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from binlog.tidb.datum import Datum
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp

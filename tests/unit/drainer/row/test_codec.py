@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint, encode_value
+from binlog.tidb.flatten import enum_text
 from binlog.tidb.row import encode_insert
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
-from binlog.tidb.unflatten import enum_text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,8 +9,7 @@ import pytest
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import flatten
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.row.decode import Decoder

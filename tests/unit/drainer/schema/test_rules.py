@@ -9,10 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
-from binlog.tidb.partition import PartitionInfo, PartitionType
-from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,14 +13,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from binlog import envelope
 from binlog.errors import ConfigError
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexColumn, IndexInfo
+from binlog.tidb.flatten import to_text
 from binlog.tidb.job import ActionType
 from binlog.tidb.mutation import parse_prewrite
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import to_text
 from hypothesis import given
 from hypothesis import strategies as st
 

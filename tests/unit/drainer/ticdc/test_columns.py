@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from binlog.errors import BinlogError
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 from hypothesis import given
 from hypothesis import strategies as st

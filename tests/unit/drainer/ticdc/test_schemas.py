@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from binlog.cluster import tso
 from binlog.errors import ConfigError, PumpUnavailable
-from binlog.tidb.column import ColumnInfo
-from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FLOATS, FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from binlog.tidb.default import missing_value
 from binlog.tidb.document import dump_document
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import flatten, missing_value, to_text
 from binlog.tidb.table import TableInfo
-from binlog.tidb.unflatten import to_text
 
 from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, schema, statements
 from pumpclient.sdk import types as t

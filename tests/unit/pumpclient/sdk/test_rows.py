@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.flatten import to_float32, to_text
+from binlog.tidb.json import encode_json
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ROWID
-from binlog.tidb.unflatten import to_float32, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 

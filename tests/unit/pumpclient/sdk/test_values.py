@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 from binlog.tidb.datum import Uint
+from binlog.tidb.flatten import to_text
 from binlog.tidb.types import FieldType, Tp
-from binlog.tidb.unflatten import to_text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
+from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 

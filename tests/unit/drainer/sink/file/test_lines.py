@@ -11,14 +11,12 @@ import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.decimal import Decimal
-from binlog.tidb.flatten import flatten
+from binlog.tidb.flatten import enum_text, flatten, set_text
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.json import BinaryJSON, decode_text
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, decode_text, encode_json
 from binlog.tidb.table import TableInfo
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import enum_text, set_text
 from hypothesis import given
 from hypothesis import strategies as st
 

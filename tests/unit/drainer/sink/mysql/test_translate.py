@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.table import DBInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.schema.steps import Ddl, Located, TableChange

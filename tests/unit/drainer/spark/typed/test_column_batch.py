@@ -12,8 +12,7 @@ from binlog.errors import BinlogError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.flatten import flatten
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
+from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 from hypothesis import given

@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.upstream import cluster_id
+from binlog.cluster.timestamp import cluster_id
 from binlog.runtime.fields import UpstreamSection
 
 from bench import cpu

@@ -29,8 +29,7 @@ from typing import Any, cast
 
 import grpc.aio
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import ROOT, Registry
+from binlog.cluster.registry import ROOT, NodeStatus, Registry, State
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.runtime.security import Security
 

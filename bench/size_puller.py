@@ -15,8 +15,7 @@ from pathlib import Path
 
 import grpc
 from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import key_of
+from binlog.cluster.registry import NodeStatus, State, key_of
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2
 from binlog.runtime.channel import stub_of

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from binlog.cluster.node import check_node_id
+from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
 from binlog.runtime.command_line import Program
 from binlog.runtime.fields import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from binlog.cluster.node import parse_labels
+from binlog.cluster.registry import parse_labels
 from binlog.runtime.command_line import Program
 from binlog.runtime.fields import (
     ByteSize,

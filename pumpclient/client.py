@@ -17,7 +17,7 @@ from typing import Self, Unpack
 
 from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.registry import Registry
-from binlog.cluster.upstream import cluster_id
+from binlog.cluster.timestamp import cluster_id
 from binlog.errors import BinlogError
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import get_logger

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 
 ERRORS_MAX = 10  # consecutive errors, as in the original (C-03)
 PAUSE_FIRST_S = 1.0

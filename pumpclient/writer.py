@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 from binlog.envelope import BinlogType, encode_binlog
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.node import State
-from binlog.cluster.registry import ROOT
+from binlog.cluster.registry import ROOT, State
 from binlog.errors import BinlogError, EtcdError
 from binlog.pb.pump_ext_pb2 import InspectResp, PendingPrewrite
 from binlog.runtime.log import get_logger

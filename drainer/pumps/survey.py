@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Kind, Listing, NodeRecord
+from binlog.cluster.registry import Kind, Listing, NodeRecord, NodeStatus, State
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any, Final
 
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.upstream import cluster_id
+from binlog.cluster.timestamp import cluster_id
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
 

@@ -21,12 +21,9 @@ from typing import Any, TypeVar
 
 from binlog.cluster import tso
 from binlog.cluster.candidates import Candidate
-from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.keepalive import keep_in_thread
-from binlog.cluster.node import Event
-from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import ClusterClock, connect_timestamps, current_ts
-from binlog.cluster.upstream import cluster_id, pd_addresses
+from binlog.cluster.etcd import Etcd, connect_etcd, keep_in_thread
+from binlog.cluster.registry import Event, Registry
+from binlog.cluster.timestamp import ClusterClock, cluster_id, connect_timestamps, current_ts, pd_addresses
 from binlog.errors import BinlogError, ConfigError
 from binlog.pb import cistern_pb2
 from binlog.rpc.messages import Buffer

@@ -14,11 +14,9 @@ from functools import partial
 from typing import Final
 
 from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.node import State
 from binlog.cluster.pd import ask_first, hold_gc
-from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import current_ts
-from binlog.cluster.upstream import cluster_id, pd_addresses
+from binlog.cluster.registry import Registry, State
+from binlog.cluster.timestamp import cluster_id, current_ts, pd_addresses
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.chart import bytes_text
 from binlog.runtime.log import get_logger

@@ -9,9 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from binlog.cluster import tso
-from binlog.cluster.node import SOURCE_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
-from binlog.cluster.own_record import OwnRecord
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import (
+    SOURCE_LABEL,
+    STATUS_LABEL,
+    Event,
+    NodeStatus,
+    OwnRecord,
+    Registry,
+    State,
+    next_state,
+)
 from binlog.errors import BinlogError, RegistryConflict
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage

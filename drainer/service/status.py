@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from binlog.cluster import tso
-from binlog.cluster.node import Event, State, next_state
+from binlog.cluster.registry import Event, State, next_state
 from binlog.runtime import metrics
 from binlog.runtime.chart import History
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response

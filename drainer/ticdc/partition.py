@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from binlog.cluster import tso
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Kind, Listing, NodeRecord
+from binlog.cluster.registry import Kind, Listing, NodeRecord, NodeStatus, State
 from binlog.errors import ConfigError, PumpUnavailable, PurgedPosition
 
 from drainer.changes.vector import Ints, Words

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from binlog.cluster.timestamp import BOUND_KEY
 from binlog.cluster.tso import LOGICAL_MAX, compose, format_local, physical_ms
-from binlog.cluster.upstream import BOUND_KEY
 
 from pump.errors import AbsurdBound
 

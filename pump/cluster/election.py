@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 
 from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put, wait_for_change
+from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import boot_clock_s, compose, format_local
-from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError, LeaseExpired
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage

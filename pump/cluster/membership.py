@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 from binlog.cluster import tso
-from binlog.cluster.node import Event, NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Event, NodeStatus, Registry, State
 from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError, LogBroken, TimestampUnavailable
 from binlog.pb import cistern_pb2

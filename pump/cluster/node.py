@@ -20,9 +20,19 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 from binlog.cluster import tso
-from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, check_node_id, next_state
-from binlog.cluster.own_record import ForeignRecord, OwnRecord
-from binlog.cluster.registry import NodeRecord, Registry
+from binlog.cluster.registry import (
+    FINAL_LABEL,
+    STATUS_LABEL,
+    Event,
+    ForeignRecord,
+    NodeRecord,
+    NodeStatus,
+    OwnRecord,
+    Registry,
+    State,
+    check_node_id,
+    next_state,
+)
 from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
 from binlog.runtime.fields import split_host_port
 from binlog.runtime.log import get_logger

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlog.cluster import tso
-from binlog.cluster.node import NodeStatus
+from binlog.cluster.registry import NodeStatus
 from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds_tick
 from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from binlog.runtime.version import release

@@ -12,8 +12,7 @@ from datetime import timedelta
 from functools import partial
 
 from binlog.cluster import tso
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage

@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.published_jobs import PublishedJobs
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tikv import BelowSafepoint, TiKV
 from binlog.cluster.timestamp import TimestampSource
 from binlog.cluster.writers import living_writers

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from binlog.cluster import tso
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger

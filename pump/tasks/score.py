@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from binlog.cluster.node import State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Registry, State
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from binlog.cluster.candidates import waiting_by_node
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Kind
+from binlog.cluster.registry import Kind, NodeStatus, State
 from binlog.cluster.tso import format_local, physical_ms
 from binlog.runtime.page import span_text
 

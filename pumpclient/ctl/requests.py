@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from binlog.cluster.node import STATUS_LABEL
-from binlog.cluster.registry import Kind
+from binlog.cluster.registry import STATUS_LABEL, Kind
 from binlog.runtime.http import NoAnswer, put
 
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused

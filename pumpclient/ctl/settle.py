@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 from binlog.cluster.tso import format_local
 from binlog.cluster.writers import living_writers
 from binlog.extension import PENDING_MAX

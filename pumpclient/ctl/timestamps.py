@@ -20,9 +20,8 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog.cluster.etcd import KV, Compare, Put
-from binlog.cluster.timestamp import current_ts
+from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY, SOURCE_KEY, current_ts
 from binlog.cluster.tso import compose, format_local, physical_ms
-from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.errors import CommandError, Misused, Refused
 from pumpclient.ctl.session import CommandSession

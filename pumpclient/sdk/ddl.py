@@ -20,8 +20,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.cluster.etcd import Compare, Etcd, EventKind, Lease, Put
-from binlog.cluster.keepalive import Keep
+from binlog.cluster.etcd import Compare, Etcd, EventKind, Keep, Lease, Put
 from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s

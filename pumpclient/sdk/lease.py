@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from binlog.cluster.etcd import Compare, Etcd, Lease
-from binlog.cluster.keepalive import Keep, KeepAliveThread
+from binlog.cluster.etcd import Compare, Etcd, Keep, KeepAliveThread, Lease
 from binlog.cluster.tso import boot_clock_s
 from binlog.cluster.writers import register_writer
 from binlog.errors import EtcdError, LeaseExpired
@@ -61,7 +60,7 @@ class WriterLease:
     """The writer id of a service and its lease. The id is registered at first use; a new one replaces it when it is
     retired or its lease has ended. Then closed.
 
-    `keep` renews a lease. See binlog.cluster.keepalive.
+    `keep` renews a lease. See binlog.cluster.etcd.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep) -> None:

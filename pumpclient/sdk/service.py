@@ -20,8 +20,7 @@ from collections.abc import (
 )
 from typing import Any, Self, Unpack
 
-from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.keepalive import keep_in_thread
+from binlog.cluster.etcd import connect_etcd, keep_in_thread
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError

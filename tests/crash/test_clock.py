@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Registry, State
+from binlog.cluster.timestamp import LEADER_KEY
 from binlog.cluster.tso import physical_ms
-from binlog.cluster.upstream import LEADER_KEY
 
 from tests.crash.pumps import Life
 from tests.crash.through import Through, going

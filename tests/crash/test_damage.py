@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import structlog
+from binlog.cluster.timestamp import BOUND_KEY
 from binlog.cluster.tso import compose
-from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import ConfigError
 
 from pump.cluster.election import Election

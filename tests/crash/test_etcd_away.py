@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Registry, State
 from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
 
 from pump.cluster.election import LEASE_S

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.runtime.encrypt import KEY_VARIABLE, decrypt
 
 from pumpclient.ctl.__main__ import main

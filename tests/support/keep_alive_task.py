@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from binlog.cluster.etcd import Lease
-from binlog.cluster.keepalive import RENEWALS_PER_TTL
+from binlog.cluster.etcd import RENEWALS_PER_TTL, Lease
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError
 
 
 class KeepAliveTask:
-    """As `binlog.cluster.keepalive.KeepAliveThread`, in the event loop. While etcd fails, the lease runs out."""
+    """As `binlog.cluster.etcd.KeepAliveThread`, in the event loop. While etcd fails, the lease runs out."""
 
     def __init__(self, lease: Lease, asked_s: float) -> None:
         self._lease = lease

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from binlog.cluster import tso
 from binlog.cluster.pd import ask_first, gc_safepoint
-from binlog.cluster.tikv_scan import TiKVScan
+from binlog.cluster.tikv import TiKVScan
 from binlog.errors import BinlogError, DecodeError
 from binlog.runtime.security import Security
 from binlog.tidb import key

@@ -15,7 +15,7 @@ import pyarrow as pa
 from binlog.cluster import tso
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.registry import Registry
-from binlog.cluster.upstream import cluster_id
+from binlog.cluster.timestamp import cluster_id
 from binlog.runtime.fields import UpstreamSection
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from binlog.cluster.etcd import KV, Etcd, Lease, wait_for_change
-from binlog.cluster.keepalive import Keep, KeepAliveThread
+from binlog.cluster.etcd import KV, Etcd, Keep, KeepAliveThread, Lease, wait_for_change
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError, EtcdError
@@ -37,7 +36,7 @@ class Candidate:
     def __init__(
         self, etcd: Etcd, keep: Keep, *, node_id: str, address: str, poll_s: float = POLL_S, lease_s: int = LEASE_S
     ) -> None:
-        """`keep`: renews the lease (binlog.cluster.keepalive); `poll_s`: how often `stay_first` looks, and how long at
+        """`keep`: renews the lease (binlog.cluster.etcd); `poll_s`: how often `stay_first` looks, and how long at
         most passes after an error; `lease_s`: how long a lease outlives its process."""
         self._etcd = etcd
         self._keep = keep

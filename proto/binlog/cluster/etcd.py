@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,11 +23,17 @@ import grpc
 from aetcd import rpc
 from grpc import aio
 
+from binlog.cluster.tso import boot_clock_s
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
-from binlog.runtime.channel import keepalive, open_channel
+from binlog.runtime.channel import keepalive, open_blocking_channel, open_channel
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
 REQUEST_TIMEOUT_S = 5.0  # as in the original (R-06)
+RENEWAL_TIMEOUT_S = 2.0  # of a KeepAliveThread
+RENEWALS_PER_TTL = 4
+RENEWAL_RETRY_S = 0.3
 MESSAGE_BYTES_MAX = 64 << 20
 
 _OPTIONS = (
@@ -37,7 +44,10 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
 )
+_RENEWAL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500))
 _HAS_LEADER = (("hasleader", "true"),)  # a member that is separated from its cluster must end the watch
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +353,80 @@ def _kv(kv: Any) -> KV:
 def _event(event: Any) -> Event:
     kind = EventKind.DELETE if event.type == rpc.Event.EventType.DELETE else EventKind.PUT
     return Event(kind, _kv(event.kv))
+
+
+class KeepAliveThread:
+    """Renews a lease in a daemon thread, over its own connections to `endpoints`, with blocking gRPC.
+
+    An application may keep its event loop busy for longer than its lease lasts, and a task in that loop could then not
+    renew it. A second event loop in a thread is no solution: grpc's asyncio layer shares one poller among all loops of
+    a process and complains in the application's log. grpc's blocking layer does not.
+
+    `until_s`: until when the lease is valid, as a time of `boot_clock_s`. A time in the past: the lease has expired, or
+    its state is unknown.
+    """
+
+    def __init__(self, endpoints: Sequence[str], security: Security | None, lease: Lease, asked_s: float) -> None:
+        self._endpoints = endpoints
+        self._security = security
+        self._lease_id = lease.id
+        self._ttl_s: float = lease.ttl_s
+        self.until_s = asked_s + lease.ttl_s  # from here on only the thread writes it
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-keep-alive", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread after its current request, without waiting."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        channels = [open_blocking_channel(url, self._security, _RENEWAL_OPTIONS) for url in self._endpoints]
+        failing = Outage(_log, "cannot renew an etcd lease", "etcd lease renewed again")
+        pause_s = self._ttl_s / RENEWALS_PER_TTL
+        try:
+            while not self._stopped.wait(pause_s):
+                asked_s = boot_clock_s()
+                try:
+                    ttl_s = self._renew(channels)
+                except EtcdError as error:
+                    pause_s = RENEWAL_RETRY_S
+                    if not self._stopped.is_set():
+                        failing.failed(lease=f"{self._lease_id:x}", error=error)
+                    continue
+                if ttl_s <= 0:  # the lease has ended; the next caller of the lease gets LeaseExpired
+                    self.until_s = float("-inf")
+                    return
+                failing.over()
+                self.until_s = asked_s + ttl_s
+                pause_s = ttl_s / RENEWALS_PER_TTL
+        finally:
+            for channel in channels:
+                channel.close()
+
+    def _renew(self, channels: Sequence[grpc.Channel]) -> int:
+        """Return the seconds for which the lease is valid from now, 0 if it has ended. Raises EtcdError if no endpoint
+        answers.
+        """
+        failure = "no endpoint"
+        for url, channel in zip(self._endpoints, channels, strict=True):
+            request = iter([rpc.LeaseKeepAliveRequest(ID=self._lease_id)])
+            timeout_s = min(RENEWAL_TIMEOUT_S, self._ttl_s / 2)
+            try:
+                stream = rpc.LeaseStub(channel).LeaseKeepAlive(request, timeout=timeout_s)
+                for answer in stream:
+                    stream.cancel()
+                    return int(answer.TTL)
+                failure = f"{url} ended the stream without an answer"
+            except grpc.RpcError as error:
+                failure = f"{url} answered {error.code().name}: {error.details()}"
+        raise EtcdError(f"keep-alive of lease {self._lease_id:x}: {failure}")
+
+
+# a lease, and the time on `boot_clock_s` at which it was requested
+Keep = Callable[[Lease, float], KeepAliveThread]
+
+
+def keep_in_thread(endpoints: Sequence[str], security: Security | None) -> Keep:
+    """Return a `Keep` for the etcd at `endpoints`."""
+    return lambda lease, asked_s: KeepAliveThread(endpoints, security, lease, asked_s)

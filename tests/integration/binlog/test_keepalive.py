@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.keepalive import KeepAliveThread
+from binlog.cluster.etcd import KeepAliveThread, connect_etcd
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import LeaseExpired
 

@@ -7,8 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.timestamp import connect_timestamps
-from binlog.cluster.upstream import LEADER_KEY, cluster_id
+from binlog.cluster.timestamp import LEADER_KEY, cluster_id, connect_timestamps
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import ROOT
-from binlog.cluster.upstream import CLUSTER_ID_KEY
+from binlog.cluster.registry import ROOT, NodeStatus, State
+from binlog.cluster.timestamp import CLUSTER_ID_KEY
 
 from tests.support.servers import Etcd, Server, free_port, python_module
 from tests.support.stub_pump import StubPump

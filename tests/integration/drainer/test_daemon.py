@@ -14,8 +14,7 @@ import grpc
 import pytest
 from binlog import envelope
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import State
-from binlog.cluster.registry import NodeRecord, Registry
+from binlog.cluster.registry import NodeRecord, Registry, State
 from binlog.pb import cistern_pb2
 from binlog.runtime.channel import stub_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.topic.kafka import KafkaWriter

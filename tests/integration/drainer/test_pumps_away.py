@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 
 from pumpclient.sdk import BigInt, Column, SyncService, Table
 from tests.integration.drainer.test_daemon import status

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from binlog import envelope
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import ColumnInfo, TableInfo
 from pyspark.errors import PySparkException

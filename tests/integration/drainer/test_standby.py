@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from binlog import envelope
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import (

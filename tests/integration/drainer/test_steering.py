@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from binlog.cluster import tso
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Registry, State
 
 from tests.integration.drainer.test_pumps_away import World, running_world
 from tests.support.servers import ROOT, Etcd, wait_until

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 from binlog.cluster.timestamp import TimestampSource
 from binlog.cluster.tso import compose
 from binlog.pb import pump_ext_pb2 as ext

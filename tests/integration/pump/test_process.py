@@ -11,10 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
-from binlog.cluster.upstream import LEADER_KEY, own_cluster_id
+from binlog.cluster.registry import NodeStatus, Registry, State
+from binlog.cluster.timestamp import LEADER_KEY, OwnTimestamps, TimestampSource, own_cluster_id
 from binlog.envelope import scan
 from binlog.errors import TimestampUnavailable
 from grpc import aio

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.timestamp import connect_timestamps
-from binlog.cluster.upstream import LEADER_KEY, own_cluster_id
+from binlog.cluster.timestamp import LEADER_KEY, connect_timestamps, own_cluster_id
 from binlog.envelope import Envelope, scan
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel, stub_of

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.runtime.security import Security
 
 from pumpclient.ctl import session as ctl_session

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.node import NodeStatus
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry
 from binlog.cluster.timestamp import connect_timestamps
 
 from pumpclient import writer

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 from binlog.envelope import BinlogType, Envelope, scan
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_pb2
 from binlog.pump_error import ERROR_TRAILER, PumpError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
-from binlog.cluster.node import State
+from binlog.cluster.registry import State
 from binlog.errors import ConfigError
 from binlog.pb import binlog_pb2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 
 from pumpclient.pool import ERRORS_MAX, PAUSE_MAX_S, STALE_S, STEADY_S, WORST, Pool
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 from binlog.envelope import BinlogType
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 
 from pump.tasks.score import Measures, WriteTime
 from pumpclient.pool import Pool

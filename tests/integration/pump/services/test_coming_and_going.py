@@ -10,9 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
-from binlog.cluster.upstream import BOUND_KEY
+from binlog.cluster.registry import NodeStatus, Registry, State
+from binlog.cluster.timestamp import BOUND_KEY
 from binlog.errors import ConfigError, TimestampUnavailable
 from grpc import aio
 

@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 
 from pump.cluster import membership
 from pump.process import Pump

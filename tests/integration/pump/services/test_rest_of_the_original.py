@@ -14,8 +14,7 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.envelope import scan
 from binlog.errors import EtcdError
 from binlog.pb import tikv_pb2

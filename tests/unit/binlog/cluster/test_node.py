@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.cluster.node import TRANSITIONS, Event, NodeStatus, State, next_state
+from binlog.cluster.registry import TRANSITIONS, Event, NodeStatus, State, next_state
 from binlog.errors import BinlogError, DecodeError
 from hypothesis import given
 from hypothesis import strategies as st

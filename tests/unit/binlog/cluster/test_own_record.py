@@ -10,9 +10,7 @@ from dataclasses import replace
 
 import pytest
 from binlog.cluster.etcd import Compare, Put
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.own_record import ForeignRecord, OwnRecord
-from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.registry import ForeignRecord, NodeStatus, OwnRecord, Registry, State, key_of
 from binlog.errors import EtcdError
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from binlog.cluster.tikv import StoreUnavailable
-from binlog.cluster.tikv_scan import TiKVScan
+from binlog.cluster.tikv import StoreUnavailable, TiKVScan
 from binlog.tidb.key import META_HASH, meta_hash_key, meta_prefix
 
 from tests.support.stub_tikv import ScannedTiKV

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
-from binlog.cluster.timestamp import OwnTimestamps, TimestampSource
-from binlog.cluster.upstream import LEADER_KEY
+from binlog.cluster.timestamp import LEADER_KEY, OwnTimestamps, TimestampSource
 from binlog.errors import ClusterMismatch, TimestampUnavailable
 
 from tests.support.memory_etcd import MemoryEtcd

@@ -6,8 +6,14 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from binlog.cluster.timestamp import connect_timestamps
-from binlog.cluster.upstream import CLUSTER_ID_KEY, SOURCE_KEY, choose_source, cluster_id, own_cluster_id
+from binlog.cluster.timestamp import (
+    CLUSTER_ID_KEY,
+    SOURCE_KEY,
+    choose_source,
+    cluster_id,
+    connect_timestamps,
+    own_cluster_id,
+)
 from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
 from grpc import aio

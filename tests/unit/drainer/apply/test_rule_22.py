@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pytest
 from binlog import envelope
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes

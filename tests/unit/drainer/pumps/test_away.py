@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.cluster.node import State
-from binlog.cluster.registry import key_of
+from binlog.cluster.registry import State, key_of
 from binlog.errors import EtcdError
 
 from drainer.pumps.client import Missed, NoExtension

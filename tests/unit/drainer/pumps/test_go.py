@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import grpc
 import grpc.aio
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.envelope import encode_binlog, encode_fake
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pump_error import ERROR_TRAILER, PumpError

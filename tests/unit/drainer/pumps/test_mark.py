@@ -9,8 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import NodeRecord
+from binlog.cluster.registry import NodeRecord, NodeStatus, State
 from binlog.errors import PumpUnavailable
 from hypothesis import given
 from hypothesis import strategies as st

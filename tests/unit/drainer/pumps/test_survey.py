@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import ROOT
+from binlog.cluster.registry import ROOT, NodeStatus, State
 from binlog.errors import ClusterMismatch, PumpUnavailable
 from structlog.testing import capture_logs
 

@@ -6,8 +6,7 @@ import asyncio
 import pickle
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 from binlog.envelope import encode_binlog
 from binlog.errors import BinlogError, DecodeError, PurgedPosition

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.pb.pump_ext_pb2 import InspectResp
 
 from drainer.pumps.client import Missed, PumpClient

@@ -14,8 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from binlog.cluster.node import State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import Registry, State
 from binlog.errors import ConfigError, TimestampUnavailable
 from binlog.tidb.job import ActionType, Job
 from rich.console import Console

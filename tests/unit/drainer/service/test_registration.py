@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from binlog.cluster.node import Event, NodeStatus, State
-from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.registry import Event, NodeStatus, Registry, State, key_of
 from binlog.errors import BinlogError
 
 from drainer.apply.batch_planner import Mode, PlannedBatch

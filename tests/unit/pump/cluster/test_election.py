@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import compose, physical_ms
-from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 
 from pump.cluster.election import Election
 from pump.errors import NotLeader

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from binlog.cluster.etcd import Compare, Put
+from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import compose, physical_ms
-from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError
 
 from pump.cluster.allocator import WINDOW_MS

@@ -10,8 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from binlog.cluster.node import SOURCE_LABEL, Event, NodeStatus, State
-from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.registry import SOURCE_LABEL, Event, NodeStatus, Registry, State, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
 from binlog.pb import cistern_pb2

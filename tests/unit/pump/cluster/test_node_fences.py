@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from binlog.cluster.etcd import KV, Compare, Put
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.registry import NodeStatus, Registry, State, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import EtcdError, RegistryConflict
 

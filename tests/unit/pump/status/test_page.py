@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from binlog.cluster import tso
-from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import NodeStatus, State
 from binlog.errors import BinlogError
 
 from pump.status.endpoints import LastAnswer

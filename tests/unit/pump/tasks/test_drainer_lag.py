@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 from binlog.errors import BinlogError
 from binlog.runtime import metrics

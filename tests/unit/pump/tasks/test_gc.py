@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import ROOT, Registry
+from binlog.cluster.registry import ROOT, NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 from binlog.errors import BinlogError
 

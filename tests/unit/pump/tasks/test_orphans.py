@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tikv import StoreUnavailable, TiKV
 from binlog.cluster.tso import compose
 

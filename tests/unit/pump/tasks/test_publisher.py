@@ -11,8 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from binlog.cluster.node import SOURCE_LABEL, NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import SOURCE_LABEL, NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 from binlog.envelope import encode_binlog, scan
 from binlog.topic.message import TopicError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.cluster.node import parse_labels
+from binlog.cluster.registry import parse_labels
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import structlog
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
+from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 from binlog.cluster.tso import compose
-from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.errors import CommandError
 from pumpclient.ctl.timestamps import MARGIN_MS, decide, reset

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 from binlog.errors import NodeNotFound
 from binlog.runtime.http import Request, Response, StatusServer

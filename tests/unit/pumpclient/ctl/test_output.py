@@ -8,8 +8,7 @@ import sys
 import time
 
 import pytest
-from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.registry import Registry
+from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tso import compose
 
 from pumpclient.ctl import nodes, settle

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from binlog.cluster.etcd import Compare, Lease, Put
-from binlog.cluster.keepalive import KeepAliveThread
+from binlog.cluster.etcd import Compare, KeepAliveThread, Lease, Put
 from binlog.cluster.tso import boot_clock_s
 from binlog.cluster.writers import WRITERS_PREFIX, living_writers
 from binlog.envelope import BinlogType, scan, writer_of

@@ -144,9 +144,7 @@ class PumpsClient:
         await self._writer.rollback(start_ts)
 
     def when_ended(self, start_ts: int, call: Ended) -> None:
-        """Call `call` when no more messages are sent for this transaction; immediately if none are. See
-        writer.Ended.
-        """
+        """Call `call` when no more messages are sent for this transaction (see writer.Ended); now if none are."""
         self._writer.when_ended(start_ts, call)
 
     # --- looking --------------------------------------------------------------------------------------------
@@ -184,9 +182,7 @@ class PumpsClient:
         return selector
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Close the client. Commits under way and clean-up rollbacks get `drain_s` seconds; unfinished ones are logged
-        with their start_ts.
-        """
+        """Close the client. Deliveries under way get `drain_s` seconds; the start_ts of unfinished ones are logged."""
         if self._closed:
             return
         self._closed = True

@@ -129,9 +129,7 @@ class BatchWriter:
             self._end(why)
 
     def _ending(self, code: grpc.StatusCode, detail: str | None) -> Answer:
-        """Return the answer for sent binlogs when the stream ends: unknown, unless the pump cannot have
-        accepted any.
-        """
+        """Return the answer for sent binlogs when the stream ends: unknown, unless the pump lacks the extension."""
         self.unsupported = code is grpc.StatusCode.UNIMPLEMENTED
         self.oversized = code is grpc.StatusCode.RESOURCE_EXHAUSTED
         self.unclear = code is grpc.StatusCode.INTERNAL
@@ -217,9 +215,7 @@ OPTIONS = (
 
 @dataclass(eq=False)
 class Connection:
-    """Writes to one pump. `write` and `probe` return failures of the pump and the network as an Answer; they do not
-    raise.
-    """
+    """Writes to one pump. Failures of the pump and the network are returned as an Answer, not raised."""
 
     host: str
     cluster_id: int
@@ -322,9 +318,7 @@ class Connection:
             self._dialling = None
 
     async def _write_batched(self, channel: grpc.aio.Channel, payload: bytes) -> Answer | None:
-        """Write over the batch stream. Return None if this pump lacks the extension; the payload was then not
-        stored.
-        """
+        """Write over the batch stream. Return None, with nothing stored, if this pump lacks the extension."""
         batch, answer = await self._batched(channel, payload)
         if batch.unclear and not answer.final:
             batch, answer = await self._batched(channel, payload)

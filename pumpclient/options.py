@@ -55,9 +55,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def upstream(pd_urls: PdUrls, *, tso_source: str = "auto", pd_addr: str = "") -> UpstreamSection:
-    """Return the upstream settings for the given arguments. A URL may be a bare host:port (K-05). Raises
-    ConfigError.
-    """
+    """Return the upstream settings. A URL may be a bare host:port (K-05). Raises ConfigError."""
     given: dict[str, object] = {"pd-urls": pd_urls, "tso-source": tso_source, "pd-addr": pd_addr}
     try:
         given["pd-urls"] = list(parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls)))
@@ -114,9 +112,7 @@ def check_labels(strategy: str, labels: Mapping[str, str], *, only: bool) -> Non
 
 
 def upstream_of(pd_urls: PdUrls, options: ConnectOptions) -> UpstreamSection:
-    """Return the upstream settings for the options of a `connect`. Raises TypeError or ConfigError that names the
-    argument.
-    """
+    """Return the upstream settings of a `connect`. Raises TypeError or ConfigError that names the argument."""
     check_options(options)
     return upstream(pd_urls, tso_source=options.get("tso_source", "auto"), pd_addr=options.get("pd_addr", ""))
 

@@ -37,9 +37,7 @@ class Prewriting:
         self._last = "no available pump to write binlog"
 
     async def run(self) -> str:
-        """Send the prewrite; return the id of the pump that acknowledged. Raises PrewriteFailed, PayloadTooLarge or
-        NoPump.
-        """
+        """Return the id of the pump that acknowledged. Raises PrewriteFailed, PayloadTooLarge or NoPump."""
         try:
             pump = await self._somewhere()
             return pump if pump is not None else await self._anywhere()
@@ -64,9 +62,7 @@ class Prewriting:
                 await asyncio.sleep(self._writer.limits.prewrite_retry_s)
 
     def _choose(self) -> str | None:
-        """Return the next pump to try, or None. While another try is open, only pumps that were not tried yet are
-        chosen.
-        """
+        """Return the next pump to try, or None. While another try is open, only untried pumps are chosen."""
         available = self._pool.available()
         for more in range(len(available)):
             pump = self._writer.selector.select(

@@ -46,9 +46,7 @@ class RangeSelector:
 
 
 class HashSelector:
-    """Index (start_ts + tries) mod n: a transaction always starts at the same pump, and each retry uses the
-    next one.
-    """
+    """Index (start_ts + tries) mod n: a transaction always begins at the same pump, then takes the next one."""
 
     name = "hash"
 

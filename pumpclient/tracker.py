@@ -66,9 +66,7 @@ class Tracker:
         self._open[start_ts] = OpenTransaction(start_ts, prewrite_key, now_s)
 
     def _evict(self) -> bool:
-        """Make room for one transaction: remove the oldest one if its end was undelivered, or if it expired and was
-        reported.
-        """
+        """Remove the oldest transaction if its end was undelivered, or if it expired and was reported."""
         oldest = next(iter(self._open.values()))
         if oldest.undelivered or (oldest.reported and oldest.commit_ts is None):
             del self._open[oldest.start_ts]
@@ -91,9 +89,7 @@ class Tracker:
         transaction.unknown.discard(pump)
 
     def failed(self, start_ts: int) -> CleanUp:
-        """Note that no pump acknowledged the prewrite. The transaction never commits, and every copy must be rolled
-        back.
-        """
+        """Note that no pump acknowledged the prewrite: it never commits, and every copy must be rolled back."""
         transaction = self._open.pop(start_ts, None)
         if transaction is None:
             raise UnknownTransaction(start_ts)
@@ -101,9 +97,7 @@ class Tracker:
         return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def ending(self, start_ts: int, commit_ts: int) -> str:
-        """Return the pump to which the commit or rollback must be sent. Call this before sending: it fixes the
-        commit_ts.
-        """
+        """Return the pump for the commit or rollback. Call this before sending: it fixes the commit_ts."""
         transaction = self._get(start_ts)
         if transaction.pump is None:
             raise UnknownTransaction(start_ts)
@@ -117,18 +111,14 @@ class Tracker:
         return self._get(start_ts).prewrite_key
 
     def settled(self, start_ts: int) -> CleanUp:
-        """Note that the acknowledging pump has stored the commit or rollback. Return the remaining copies to
-        clean up.
-        """
+        """Note that the acknowledging pump has stored the end. Return the remaining copies to clean up."""
         transaction = self._get(start_ts)
         assert transaction.commit_ts is not None, f"transaction {start_ts} is settled without an end"
         del self._open[start_ts]
         return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def undelivered(self, start_ts: int) -> None:
-        """Note that the time for sending the commit or rollback is over. Nothing is settled or cleaned up; a retry is
-        allowed.
-        """
+        """Note that the time for sending the end is over. Nothing is settled or cleaned up; a retry is allowed."""
         self._get(start_ts).undelivered = True
 
     def expired(self, *, now_s: float, ttl_s: float) -> list[OpenTransaction]:

@@ -72,9 +72,7 @@ NO_DDL = DdlFields(0, None, 0)
 def prewrite_payload(
     start_ts: int, prewrite_key: bytes, prewrite_value: bytes | None, writer: bytes = b"", ddl: DdlFields = NO_DDL
 ) -> bytes:
-    """Encode a prewrite. `prewrite_value`: a serialized PrewriteValue, None for a DDL. `writer`: the writer's id if it
-    has a lease.
-    """
+    """Encode a prewrite. `prewrite_value`: a serialized PrewriteValue, None for a DDL. `writer`: see write_prewrite."""
     return encode_binlog(
         tp=BinlogType.PREWRITE,
         start_ts=start_ts,
@@ -234,9 +232,7 @@ class Ended(Protocol):
 
 @dataclass(eq=False)
 class Writer:
-    """Sends each prewrite to a selected pump, and its commit or rollback to the pump that acknowledged it. One event
-    loop, no threads.
-    """
+    """Sends prewrites to selected pumps, and each commit or rollback to the pump that acknowledged. One event loop."""
 
     cluster_id: int
     pool: Pool
@@ -476,9 +472,7 @@ class Writer:
                 self.on_expired(transaction)
 
     async def close(self, *, drain_s: float) -> None:
-        """Wait up to `drain_s` for commits, rollbacks and clean-ups under way, then stop them. Unfinished ones are
-        logged.
-        """
+        """Wait up to `drain_s` seconds for deliveries and clean-ups under way, then stop and log the others."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 while self._endings:

@@ -35,8 +35,7 @@ from typing import Final
 
 from binlog.errors import BinlogError
 
-from drainer.kafka_reading.records import KafkaPartition
-from drainer.kafka_reading.repeats import Contents, Repeats, contents_of
+from drainer.kafka_reading.records import Contents, KafkaPartition, Repeats, contents_of
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.schema.filter import OWN_SCHEMA
 

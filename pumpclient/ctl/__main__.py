@@ -1,4 +1,4 @@
-"""The program: `binlogctl -cmd pumps -pd-urls …`. For exit codes see errors.py."""
+"""The program: `binlogctl -cmd pumps -pd-urls …`. For exit codes see errors.py. `watch` repeats a listing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pumpclient.ctl import nodes, requests, settle, timestamps
+from pumpclient.ctl import nodes, settle, timestamps
 from pumpclient.ctl.errors import DONE, Misused, code_of
 from pumpclient.ctl.options import PROGRAM, Options
 from pumpclient.ctl.output import Output, form_of, open_output
@@ -119,15 +119,15 @@ COMMANDS: Mapping[str, Command] = {
     "drainers": lambda session: nodes.query(session, "drainers"),
     "update-pump": lambda session: nodes.update(session, "pumps"),
     "update-drainer": lambda session: nodes.update(session, "drainers"),
-    "pause-pump": lambda session: requests.ask(session, "pumps", "pause"),
-    "pause-drainer": lambda session: requests.ask(session, "drainers", "pause"),
-    "offline-pump": lambda session: requests.ask(session, "pumps", "close"),
-    "offline-drainer": lambda session: requests.ask(session, "drainers", "close"),
-    "pause-changefeed": requests.pause_changefeed,
-    "resume-changefeed": requests.resume_changefeed,
-    "update-changefeed": requests.update_changefeed,
-    "decide-ddl": requests.decide_ddl,
-    "decide-transaction": requests.decide_transaction,
+    "pause-pump": lambda session: nodes.ask(session, "pumps", "pause"),
+    "pause-drainer": lambda session: nodes.ask(session, "drainers", "pause"),
+    "offline-pump": lambda session: nodes.ask(session, "pumps", "close"),
+    "offline-drainer": lambda session: nodes.ask(session, "drainers", "close"),
+    "pause-changefeed": lambda session: nodes.steer(session, "pause", {}),
+    "resume-changefeed": lambda session: nodes.steer(session, "resume", {}),
+    "update-changefeed": nodes.update_changefeed,
+    "decide-ddl": nodes.decide_ddl,
+    "decide-transaction": nodes.decide_transaction,
     "generate_meta": timestamps.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,

@@ -128,9 +128,7 @@ Output: TypeAlias = LogOutput | TableOutput | JsonOutput  # the destination of a
 
 
 def form_of(form: str) -> str:
-    """Return the format: `auto` becomes table at a terminal and log elsewhere; others (see options.Format) are
-    unchanged.
-    """
+    """Return the format: for `auto`, table at a terminal and log elsewhere."""
     if form == "auto":
         return "table" if sys.stdout.isatty() else "log"
     return form

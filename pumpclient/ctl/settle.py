@@ -72,9 +72,7 @@ async def _pumps(session: CommandSession) -> Sequence[NodeStatus]:
 
 
 async def inspect(session: CommandSession) -> None:
-    """List the state, positions and pending prewrites of every pump that answers. Raises NodeSilent at the end if one
-    did not.
-    """
+    """List state, positions and pending prewrites of every pump that answers. Raises NodeSilent if one does not."""
     answers, silent = await session.inspect_all(await _pumps(session), session.options.pending_max)
     session.out.rows(_PUMPS, [_facts(answer) for _, answer in answers])
     published = await session.published(pending for _, answer in answers for pending in answer.pending)
@@ -108,9 +106,7 @@ def _facts(answer: pb.InspectResp) -> dict[str, object]:
 async def _committed_elsewhere(
     session: CommandSession, answer: pb.InspectResp, others: Sequence[str]
 ) -> dict[int, int]:
-    """Map start_ts to commit_ts, for pending prewrites whose commit another pump serves: copies whose clean-up was
-    lost.
-    """
+    """Map start_ts to commit_ts, for prewrites whose commit another pump serves: copies that were not cleaned up."""
     wanted = [pending.start_ts for pending in answer.pending]
     found: dict[int, int] = {}
     for host in others if wanted else ():
@@ -196,9 +192,7 @@ def _check_published(session: CommandSession, pending: pb.PendingPrewrite, publi
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What to do with one pending prewrite: commit it at `commit_ts`, roll it back (0), or leave it (`left`: the
-    reason).
-    """
+    """What to do with one pending prewrite: commit it, roll it back (`commit_ts` 0), or leave it (`left`: why)."""
 
     host: str
     node_id: str

@@ -30,9 +30,7 @@ SAVEPOINT = "savepoint"
 
 
 def parse_zone(text: str) -> tzinfo:
-    """Return a time zone: `+08:00`, `Asia/Shanghai`, `UTC`, or `Local` (this machine's zone, Go's name). Raises
-    Misused.
-    """
+    """Parse `+08:00`, `Asia/Shanghai`, `UTC`, or `Local` (this machine's zone, Go's name). Raises Misused."""
     if text == "Local":
         local = datetime.now().astimezone().tzinfo
         assert local is not None
@@ -90,9 +88,7 @@ class Reset:
 
 
 def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, int]]) -> Reset:
-    """Decide what to do. `positions`: each node's name and maxCommitTS. A bound that is not a number must be replaced,
-    too.
-    """
+    """Decide. `positions`: each node's name and maxCommitTS. A bound that is no number must be replaced, too."""
     reached_ms = [physical_ms(ts) for _, ts in positions if physical_ms(ts) <= now_ms + AHEAD_MAX_MS]
     wanted_ms = max([now_ms, *reached_ms]) + MARGIN_MS
     above = tuple(f"{name} at {ts}" for name, ts in positions if physical_ms(ts) > now_ms + AHEAD_MAX_MS)

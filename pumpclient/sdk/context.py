@@ -71,9 +71,7 @@ OnTransaction = Callable[[TransactionReport], None]
 
 
 def report(done: TransactionReport, hook: OnTransaction | None) -> None:
-    """Count the transaction and call the hook. An exception from the hook is logged; it does not affect the
-    transaction.
-    """
+    """Count the transaction and call the hook, whose exceptions are logged and have no other effect."""
     TRANSACTIONS.labels(done.outcome.value).inc()
     SECONDS.labels(done.outcome.value).observe(done.seconds)
     if done.outcome is Outcome.COMMITTED:
@@ -201,9 +199,7 @@ class UnderWay:
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
-        """Enter a part that is waited for and never cancelled: the message that decides the transaction has
-        been sent.
-        """
+        """Enter a part that is never cancelled: the message that decides the transaction has been sent."""
         self._deciding += 1
         self._idle.clear()
         try:

@@ -194,9 +194,7 @@ class DdlRunner:
         return job
 
     async def abandon(self) -> None:
-        """Stop statements that are being published. When the writer's lease has ended, the pumps settle them by their
-        jobs.
-        """
+        """Stop statements that are being published. After the writer's lease, the pumps settle them by their jobs."""
         rests = list(self._rests)
         for rest in rests:
             rest.cancel()

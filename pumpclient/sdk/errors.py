@@ -89,9 +89,7 @@ def of_kind(where: str, value: object, kind: type[T]) -> T:
 
 
 def list_of(where: str, value: object, kind: type[T]) -> tuple[T, ...]:
-    """Return the elements of a list, tuple or other iterable of `kind`. A str is refused, although it is a sequence of
-    str.
-    """
+    """Return the elements of an iterable of `kind`. A str is refused, although it is a sequence of str."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection | Iterator):
         raise BadDeclaration(f"{where} must be a list of {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
     return tuple(of_kind(f"{where}[{n}]", item, kind) for n, item in enumerate(value))

@@ -28,9 +28,7 @@ REVOKE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A writer. `id`: named in its prewrites. `condition`: makes an etcd transaction succeed only while this writer's
-    lease is valid.
-    """
+    """A writer. `id`: named in its prewrites. `condition`: true in etcd only while this writer's lease is valid."""
 
     id: bytes
     condition: Compare
@@ -150,9 +148,7 @@ class WriterLease:
             held.kept.stop()
 
     async def _end(self, held: Held) -> None:
-        """Revoke the lease, so that pumps roll back pending prewrites immediately. Without etcd the lease expires by
-        itself.
-        """
+        """Revoke the lease, so that pumps roll back pending prewrites now. Without etcd it expires by itself."""
         held.kept.stop()
         try:
             async with asyncio.timeout(REVOKE_S):

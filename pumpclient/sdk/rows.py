@@ -17,10 +17,9 @@ from binlog.tidb.key import record_key
 from binlog.tidb.row import decode_insert, encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
 
-from pumpclient.sdk.defaults import CURRENT_TIMESTAMP, now_datum, stored_default
 from pumpclient.sdk.errors import RowRejected, ValueRejected
 from pumpclient.sdk.table import Bound
-from pumpclient.sdk.values import Decode, Encoder, decoder, encoder
+from pumpclient.sdk.values import CURRENT_TIMESTAMP, Decode, Encoder, decoder, encoder, now_datum, stored_default
 
 RowValues = Mapping[str, object]
 StoredRow = dict[str, object]

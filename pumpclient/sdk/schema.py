@@ -16,11 +16,11 @@ from binlog.tidb.table import ColumnInfo, DBInfo, IndexColumn, IndexInfo, TableI
 from binlog.tidb.types import INTEGERS, FieldType, Flag, Tp
 
 from pumpclient.sdk import sql
-from pumpclient.sdk.defaults import default_info, literal_info, stored_default
 from pumpclient.sdk.errors import BadDeclaration, SchemaDiffers, SchemaExists, SchemaNotFound
 from pumpclient.sdk.sql import type_sql
 from pumpclient.sdk.table import Bound, Column, Index, Table, bound_table, check_column, check_index, check_name
 from pumpclient.sdk.types import Retype, retype
+from pumpclient.sdk.values import default_info, literal_info, stored_default
 
 _KEY_FLAGS = int(Flag.UNIQUE_KEY | Flag.MULTIPLE_KEY)
 
@@ -129,9 +129,7 @@ def move_column(info: TableInfo, name: str, after: str | None) -> TableInfo:
 
 
 def drop_column(info: TableInfo, name: str) -> TableInfo:
-    """DROP COLUMN. As in TiDB, a column cannot be dropped if it is in a key with other columns, or is the last
-    column.
-    """
+    """DROP COLUMN. As in TiDB, not one that is in a key with other columns, or is the last column."""
     gone = column_of(info, name)
     if gone.is_primary:
         raise BadDeclaration(f"{info.name}.{name} is part of the primary key and cannot be dropped")

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
 
-from pumpclient.sdk.defaults import default_info, quoted
 from pumpclient.sdk.table import Column, Index, Table
+from pumpclient.sdk.values import default_info, quoted
 
 CLUSTERED = "/*T![clustered_index] CLUSTERED */"
 NONCLUSTERED = "/*T![clustered_index] NONCLUSTERED */"

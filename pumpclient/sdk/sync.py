@@ -31,9 +31,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, wait, and return its result or raise its exception. A KeyboardInterrupt cancels
-        it.
-        """
+        """Run a coroutine in the loop and return its result or raise. A KeyboardInterrupt cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call in the event loop's own thread would wait for itself")
@@ -126,9 +124,7 @@ class SyncService:
 
     @classmethod
     def connect(cls, pd_urls: PdUrls, **options: Unpack[ServiceOptions]) -> SyncService:
-        """Connect to a cluster and return the service. See Service.connect. `on_transaction` is called in the service's
-        thread.
-        """
+        """See Service.connect. `on_transaction` is called in the service's thread."""
         loop = LoopThread()
         try:
             return cls(loop.run(Service.connect(pd_urls, **options)), loop)
@@ -156,15 +152,11 @@ class SyncService:
         return SyncTransaction(self._loop.run(self._inner.begin()), self._loop)
 
     def transaction(self) -> SyncTransaction:
-        """Open a transaction for `with svc.transaction() as txn:`. It is committed when the block ends, and rolled back
-        when the block raises.
-        """
+        """Open a transaction for `with svc.transaction() as txn:`. See Service.transaction."""
         return self.begin()
 
     def run(self, work: Callable[[SyncTransaction], None], *, within_s: float = WITHIN_S) -> int:
-        """Fill a transaction with `work`, commit it, retry while that is safe, and return the commit_ts. See
-        Service.run. `work` is called in the caller's thread.
-        """
+        """See Service.run. `work` is called in the caller's thread."""
         retry = Retry(within_s)
         while True:
             inner = self._loop.run(retry.begun(self._inner.begin))
@@ -174,9 +166,7 @@ class SyncService:
                 return inner.commit_ts
 
     def snapshot(self, table: Table, pages: Iterable[Page], *, within_s: float = WITHIN_S) -> int:
-        """Write rows that the service has already, and return their number. See Service.snapshot. Pages are taken in
-        the caller's thread.
-        """
+        """See Service.snapshot. Pages are taken in the caller's thread."""
         with contextlib.closing(pages) if isinstance(pages, Generator) else contextlib.nullcontext():
             write = self._loop.run(page_writer(self._inner, table, within_s))
             return sum(self._loop.run(write(page)) for page in pages)
@@ -192,9 +182,7 @@ class SyncService:
         return self._inner.queued
 
     def write(self, table: Table, rows: Sequence[RowValues]) -> int:
-        """Insert rows in one transaction and return its commit_ts. Raises as Transaction.insert and Transaction.commit
-        do.
-        """
+        """Insert rows in one transaction and return its commit_ts. See Transaction.insert, Transaction.commit."""
         with self.transaction() as txn:
             txn.insert_many(table, list(rows))
         assert txn.commit_ts is not None

@@ -61,9 +61,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index over columns. A column may be limited to a prefix: `("name", 10)` is the first ten characters (or
-    bytes).
-    """
+    """An index over columns, or prefixes: `("name", 10)` is the first ten characters (or bytes)."""
 
     name: str
     columns: tuple[tuple[str, int], ...]

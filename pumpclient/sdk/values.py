@@ -1,5 +1,6 @@
 """Converts Python values to stored datums and back. A value that a column cannot hold exactly is an error; nothing is
-rounded. Pure.
+rounded. Defaults of columns: as stored in TableInfo, as SQL text, and as the value of a row that leaves the column out.
+Pure, except that the current time is passed in for `NOW`.
 
 `encoder(FieldType)` makes a function for one column. It accepts any Python value except None and returns the flattened
 datum (F-01), or raises ValueError with the reason. `decoder(FieldType)` makes the function for the way back; encoding
@@ -10,15 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from typing import Any
 
 from binlog.tidb import decimal as tidb_decimal
 from binlog.tidb.datum import Datum, Uint
-from binlog.tidb.flatten import to_float32
+from binlog.tidb.flatten import to_float32, to_text
 from binlog.tidb.json import BinaryJSON, encode_json
 from binlog.tidb.time import DURATION_NS_MAX, Civil, pack, parse_duration, unpack
-from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+from binlog.tidb.types import BLOBS, FLOATS, INTEGERS, STRINGS, FieldType, Tp
+
+from pumpclient.sdk.errors import BadDeclaration, ValueRejected
+from pumpclient.sdk.table import NO_DEFAULT, NOW, Column
 
 Encoder = Callable[[object], Datum]
 
@@ -295,66 +301,129 @@ _MAKERS: dict[Tp, Callable[[FieldType], Encoder]] = {
 }
 
 
-Decode = Callable[[Datum], object]
+# From a datum other than NULL, of the type that the column's encoder makes.
+Decode = Callable[[Any], object]
 
 
 def decoder(kind: FieldType) -> Decode:
-    """Return the decoder of one column. The caller handles NULL. The type must be one that `encoder` accepts."""
+    """Return the decoder of one column. The type must be one that `encoder` accepts."""
     if kind.tp in STRINGS:
-        return _same if kind.is_binary else _text_of
+        return _same if kind.is_binary else bytes.decode
     if kind.tp is Tp.ENUM:
-        return lambda datum: kind.elems[_whole(datum) - 1]
+        return lambda datum: kind.elems[datum - 1]
     if kind.tp is Tp.SET:
-        return lambda datum: tuple(name for n, name in enumerate(kind.elems) if _whole(datum) >> n & 1)
+        return lambda datum: tuple(name for n, name in enumerate(kind.elems) if datum >> n & 1)
     return _DECODERS[kind.tp]
 
 
-def _same(datum: Datum) -> object:
+def _same(datum: Any) -> object:
     return datum
 
 
-def _whole(datum: Datum) -> int:
-    assert isinstance(datum, int)
-    return int(datum)
-
-
-def _text_of(datum: Datum) -> str:
-    assert isinstance(datum, bytes)
-    return datum.decode()
-
-
-def _decimal_of(datum: Datum) -> Decimal:
-    assert isinstance(datum, str)
-    return Decimal(str(datum))
-
-
-def _date_of(datum: Datum) -> date:
-    civil = unpack(_whole(datum))
-    return date(civil.year, civil.month, civil.day)
-
-
-def _datetime_of(datum: Datum) -> datetime:
-    return datetime(*unpack(_whole(datum)))
-
-
-def _duration_of(datum: Datum) -> timedelta:
-    return timedelta(microseconds=_whole(datum) // 1_000)
-
-
-def _json_of(datum: Datum) -> object:
+def _json_value(datum: BinaryJSON) -> object:
     """Return Python values, or a BinaryJSON if it contains what they cannot represent (dates, times, opaque bytes)."""
-    assert isinstance(datum, BinaryJSON)
     value = datum.value()
     return value if bytes(encode_json(value)) == bytes(datum) else datum
 
 
 _DECODERS: dict[Tp, Decode] = {
-    **dict.fromkeys((*INTEGERS, Tp.BIT), _whole),
+    **dict.fromkeys((*INTEGERS, Tp.BIT), int),
     **dict.fromkeys(FLOATS, _same),
-    Tp.NEWDECIMAL: _decimal_of,
-    Tp.DATE: _date_of,
-    Tp.DATETIME: _datetime_of,
-    Tp.TIMESTAMP: _datetime_of,
-    Tp.DURATION: _duration_of,
-    Tp.JSON: _json_of,
+    **dict.fromkeys((Tp.DATETIME, Tp.TIMESTAMP), lambda datum: datetime(*unpack(datum))),
+    Tp.NEWDECIMAL: lambda datum: Decimal(str(datum)),
+    Tp.DATE: lambda datum: date(*unpack(datum)[:3]),
+    Tp.DURATION: lambda datum: timedelta(microseconds=datum // 1_000),
+    Tp.JSON: _json_value,
 }
+
+
+CURRENT_TIMESTAMP = "CURRENT_TIMESTAMP"
+_NO_LITERAL = BLOBS | {Tp.JSON}
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultInfo:
+    """A default. `text` and `bit`: as ColumnInfo stores it. `sql`: the text after DEFAULT, or None."""
+
+    text: str | None = None
+    bit: bytes | None = None
+    sql: str | None = None
+
+    @property
+    def is_now(self) -> bool:
+        return self.text == CURRENT_TIMESTAMP and self.sql != f"_UTF8MB4'{CURRENT_TIMESTAMP}'"
+
+
+def default_info(table: str, column: Column) -> DefaultInfo:
+    """Raises BadDeclaration for a default that the type cannot have, ValueRejected for a bad value."""
+    kind, value = column.type, column.default
+    if value is NO_DEFAULT or value is None:
+        return DefaultInfo()
+    if kind.tp in _NO_LITERAL:
+        raise BadDeclaration(f"{table}.{column.name}: {kind.mysql_name} can only have the default NULL")
+    if value is NOW:
+        if kind.tp not in (Tp.TIMESTAMP, Tp.DATETIME):
+            raise BadDeclaration(f"{table}.{column.name}: only TIMESTAMP and DATETIME can default to the current time")
+        return DefaultInfo(CURRENT_TIMESTAMP, sql=f"{CURRENT_TIMESTAMP}({kind.fsp or ''})")
+    try:
+        datum = encoder(kind)(value)
+    except ValueError as error:
+        raise ValueRejected(table, column.name, value, f"as default: {error}") from None
+    return literal_info(kind, datum)
+
+
+def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
+    """Return the default for a datum other than NULL."""
+    if kind.tp is Tp.BIT:
+        assert isinstance(datum, int)
+        data = datum.to_bytes((kind.flen + 7) // 8, "big")
+        return DefaultInfo(data.decode("utf-8", errors="replace"), bit=data, sql=f"b'{datum:b}'")
+    canonical = to_text(datum, kind)
+    if isinstance(canonical, bytes):
+        try:
+            return DefaultInfo(canonical.decode(), sql=_bytes_literal(canonical))
+        except UnicodeDecodeError:  # JSON cannot hold such text: the bytes are stored in the field of BIT defaults
+            text = canonical.decode("utf-8", errors="replace")
+            return DefaultInfo(text, bit=canonical, sql=_bytes_literal(canonical))
+    assert canonical is not None
+    if kind.tp in INTEGERS or kind.tp in FLOATS or kind.tp is Tp.NEWDECIMAL:
+        return DefaultInfo(canonical, sql=canonical)
+    return DefaultInfo(canonical, sql=string_literal(canonical))
+
+
+def string_literal(text: str) -> str:
+    """Return a string default in the form in which TiDB restores it (X-04)."""
+    return "_UTF8MB4" + quoted(text)
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _bytes_literal(data: bytes) -> str:
+    try:
+        text = data.rstrip(b"\x00").decode("ascii")
+    except UnicodeDecodeError:
+        return f"x'{data.hex()}'"
+    return string_literal(text) if text.isprintable() else f"x'{data.hex()}'"
+
+
+def now_datum(kind: FieldType, moment: datetime) -> Datum:
+    """Return CURRENT_TIMESTAMP, truncated to the column's precision."""
+    step = 10 ** (6 - kind.fsp)
+    moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return encoder(kind)(moment.replace(microsecond=moment.microsecond // step * step))
+
+
+def stored_default(kind: FieldType, text: object, bit: bytes | None) -> Datum:
+    """Return the datum of a literal default from a TableInfo. Raises ValueError if the type cannot hold it."""
+    assert isinstance(text, str)
+    if kind.tp is Tp.BIT:
+        return encoder(kind)(bit if bit is not None else text.encode())
+    if kind.tp in INTEGERS:
+        return encoder(kind)(int(text))
+    if kind.tp in FLOATS:
+        return encoder(kind)(float(text))
+    if kind.tp in STRINGS and kind.is_binary:
+        return encoder(kind)(bit if bit is not None else text.encode("utf-8", errors="surrogateescape"))
+    return encoder(kind)(text)

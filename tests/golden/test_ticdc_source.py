@@ -35,9 +35,8 @@ from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.binlogs import RowEncoder
 from drainer.ticdc.columns import plain_reader
-from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.partition import Head, Message, MessageReader, RowHead, SchemaHead, heads_of
-from drainer.ticdc.pull import PartitionRange, _Translation
+from drainer.ticdc.pull import PartitionRange, _Translation, whole_row
 from drainer.ticdc.tables import MessageSchemas, NamedTable, job_of, named_tables, packed, unpacked
 from tests.golden.test_files import policy
 from tests.support.capture import GOLDEN, CaptureSet, find_sets

@@ -17,7 +17,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.ranges.upstream import Upstream as Reader
 from drainer.schema.history.sources import parse_jobs
-from drainer.ticdc.handle_rows import whole_row
+from drainer.ticdc.pull import whole_row
 from tests.integration import test_peer_ranges
 from tests.integration.test_peer_ranges import BEYOND_A_MESSAGE, KEYS, ODD, VALUES, Upstream, gc_passed
 from tests.peer.compare import AS_TEXT, table_differences, tables

@@ -36,7 +36,7 @@ Part = list[tuple[bytes | None, bytes | None]]
 
 def spread(options: ProtocolOptions, pairs: Pairs, partitions: int = 3) -> list[Part]:
     """(key, value) of each partition: rows are in one of them, everything else in all. TiCDC begins again now and then,
-    and sends the rows after the last resolved event once more. (Of those without a key see kafka_reading.repeats.)"""
+    and sends the rows after the last resolved event once more. (Of those without a key see kafka_reading.records.)"""
     heads, chance, decoder = heads_of(options), random.Random(7), make_decoder(options)
     parts: list[Part] = [[] for _ in range(partitions)]
     keyed: list[Part] = [[] for _ in range(partitions)]

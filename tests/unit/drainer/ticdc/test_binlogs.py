@@ -34,9 +34,8 @@ from drainer.schema.history.base import JobHistory
 from drainer.sink.mysql.connection import ServerError
 from drainer.spark.source.options import SourceOptions
 from drainer.ticdc.binlogs import RowEncoder
-from drainer.ticdc.handle_rows import whole_row
 from drainer.ticdc.partition import RowHead, RowTable, heads_of
-from drainer.ticdc.pull import PartitionRange, _Translation
+from drainer.ticdc.pull import PartitionRange, _Translation, whole_row
 from drainer.ticdc.tables import NamedTable, job_of, named_tables, packed
 from tests.support.memory_records import message
 from tests.support.schema_case import job, table

@@ -16,7 +16,7 @@ from binlog.cluster.tso import compose
 from binlog.errors import NodeNotFound
 from binlog.runtime.http import Request, Response, StatusServer
 
-from pumpclient.ctl import nodes, requests, settle, timestamps
+from pumpclient.ctl import nodes, settle, timestamps
 from pumpclient.ctl.__main__ import COMMANDS, run
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.options import Options
@@ -171,15 +171,15 @@ async def test_pause_command_fails_if_node_refuses_or_does_not_answer(node: Answ
     await Registry(etcd).create("pumps", NodeStatus("p", node.server.addr, State.PAUSED))
     node.answer = Response(b'{"message": "this pump\'s state is paused, apply pause failed!", "code": 3, "data": null}')
     with pytest.raises(CommandError, match="this pump's state is paused, apply pause failed!"):
-        await requests.ask(session(etcd, node_id="p"), "pumps", "pause")
+        await nodes.ask(session(etcd, node_id="p"), "pumps", "pause")
     node.answer = Response(b"404: Not Found")
     with pytest.raises(CommandError, match="not the answer of a node: b'404"):
-        await requests.ask(session(etcd, node_id="p"), "pumps", "pause")
+        await nodes.ask(session(etcd, node_id="p"), "pumps", "pause")
     await node.server.close()
     with pytest.raises(CommandError, match=r"does not answer.*SIGTERM.*update-pump -node-id p -state offline"):
-        await requests.ask(session(etcd, node_id="p"), "pumps", "close")
+        await nodes.ask(session(etcd, node_id="p"), "pumps", "close")
     with pytest.raises(NodeNotFound):
-        await requests.ask(session(etcd, node_id="q"), "pumps", "close")
+        await nodes.ask(session(etcd, node_id="q"), "pumps", "close")
 
 
 async def test_run_refuses_unknown_command_and_invalid_pd_urls() -> None:

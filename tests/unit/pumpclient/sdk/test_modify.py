@@ -13,9 +13,8 @@ from binlog.tidb.table import TableInfo
 
 from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, schema, statements
 from pumpclient.sdk import types as t
-from pumpclient.sdk.defaults import stored_default
 from pumpclient.sdk.types import Retype, retype
-from pumpclient.sdk.values import encoder
+from pumpclient.sdk.values import encoder, stored_default
 
 SAME, CAST = Retype.SAME, Retype.CAST
 TAKEN: list[tuple[Any, Any, Retype, list[object]]] = [

@@ -23,8 +23,7 @@ from binlog.runtime.log import get_logger
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import BatchRefused, Cut, DistributedBatches
 from drainer.apply.fold_order import MicroBatch, ReadOrder, binlogs
-from drainer.apply.in_driver import InDriver
-from drainer.apply.large_transaction import PullLarge
+from drainer.apply.in_driver import InDriver, PullLarge
 from drainer.apply.progress import Decisions, Progress, Stopped
 from drainer.row.transaction import PIECE_BYTES_MAX
 from drainer.schema.provider import LoopSchemaProvider

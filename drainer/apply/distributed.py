@@ -29,7 +29,7 @@ from drainer.apply.fold_order import (
     read_order,
     slots_of_batch,
 )
-from drainer.apply.large_transaction import PullLarge
+from drainer.apply.in_driver import PullLarge
 from drainer.apply.progress import Decisions, Progress, Stopped
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together

@@ -17,7 +17,7 @@ from binlog.tidb.types import SchemaState
 @dataclass(frozen=True, slots=True)
 class ServedBinlog:
     """One served binlog (prewrite and commit merged, P-PULL-02) and the pump it came from. A large one is a view of a
-    file (drainer.pumps.spool)."""
+    file (drainer.pumps.pull)."""
 
     commit_ts: int
     start_ts: int

@@ -22,8 +22,7 @@ from drainer.changes.decode import Changes, Columns
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.texts import offsets_of
 from drainer.changes.vector import Ints
-from drainer.row.codec import Codec
-from drainer.row.decode import Name
+from drainer.row.codec import Codec, Name
 
 CHANGES_BLOB: Final = 35  # slots.py counts from 16
 _HEAD: Final = Struct("<BIIQ")

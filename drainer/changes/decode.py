@@ -21,9 +21,8 @@ from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.row.codec import Codec
+from drainer.row.codec import Codec, Decoder
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
-from drainer.row.decode import Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.text import shown_as
 from drainer.schema.view import SchemaView

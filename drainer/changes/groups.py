@@ -29,9 +29,8 @@ from drainer.changes.decode import Changes
 from drainer.changes.net import KeyEvents, identities, tables_of
 from drainer.changes.slot_blob import table_seed
 from drainer.changes.vector import Ints
-from drainer.ddl.constraints import foreign_keys
-from drainer.row.codec import Codec
-from drainer.row.decode import DecodedRow
+from drainer.ddl.table_diff import foreign_keys
+from drainer.row.codec import Codec, DecodedRow
 from drainer.row.key import FoldKey, comparison, identity, key_function
 from drainer.schema.view import SchemaView
 

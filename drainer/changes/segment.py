@@ -25,12 +25,11 @@ from drainer.changes.net import KeyEvents, States, fold, identities
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import FoldedPart, OrderedChanges, pack
 from drainer.changes.vector import Ints, Mask
-from drainer.row.codec import Codec
-from drainer.row.decode import DecodedRow, Decoder
+from drainer.row.codec import Codec, DecodedRow, Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.format import Format, check_row, written, written_literals
 from drainer.row.key import identity
-from drainer.row.loopback import PayloadCollector
+from drainer.row.transaction import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 

@@ -19,9 +19,8 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.vector import Ints
-from drainer.row.codec import Codec
-from drainer.row.decode import Decoder, Name
-from drainer.row.loopback import PayloadCollector
+from drainer.row.codec import Codec, Decoder, Name
+from drainer.row.transaction import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 

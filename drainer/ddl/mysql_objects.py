@@ -10,9 +10,8 @@ from binlog.tidb.document import Json
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import DBInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import Name, quoted
-from drainer.ddl.mysql_columns import literal
+from drainer.ddl.mysql_columns import Dialect, literal
 
 _ALGORITHMS: Final = {1: "MERGE", 2: "TEMPTABLE"}
 _INVOKER: Final = 1

@@ -7,15 +7,17 @@ from typing import Final
 
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 
-from drainer.ddl.constraints import Check, ForeignKey, checks, foreign_keys
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
-from drainer.ddl.mysql_columns import column_sql, default_sql, literal
+from drainer.ddl.mysql_columns import Dialect, column_sql, default_sql, literal
 from drainer.ddl.mysql_objects import partitioning_sql
 from drainer.ddl.table_diff import (
+    Check,
     ColumnChange,
+    ForeignKey,
     TableDiff,
     all_indexes,
+    checks,
+    foreign_keys,
     has_no_default,
     is_counted,
     same_default,

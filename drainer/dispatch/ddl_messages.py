@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from binlog.errors import DecodeError
 from binlog.tidb.job import ActionType
 
-from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_objects import rename_tables
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.rules import Router

@@ -18,10 +18,8 @@ import pyarrow as pa
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.dispatch import DispatchError
-from drainer.dispatch.conflict import conflict_hashes, table_hashes
-from drainer.dispatch.merge import differ
-from drainer.dispatch.partition import Hashes, row_hashes
-from drainer.dispatch.row_events import RowEvents, halves_of
+from drainer.dispatch.partition import Hashes, conflict_hashes, row_hashes, table_hashes
+from drainer.dispatch.row_events import RowEvents, differ, halves_of
 from drainer.dispatch.rules import Method, Router, Rule
 from drainer.protocol.table import RowChanges, Table
 

@@ -28,8 +28,8 @@ from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, Segment
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.net import NetColumns, identities
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_columns import Dialect
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import (
     Border,

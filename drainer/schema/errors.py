@@ -77,7 +77,7 @@ class _OfColumn(SchemaError):
 
 
 class UnknownColumn(_OfColumn):
-    """A row carries a column id that the table's current TableInfo does not have (see unknown_column.py)."""
+    """A row carries a column id that the table's current TableInfo does not have (see job_kinds.py)."""
 
     text = (
         "column id {column_id} of table id {table_id} (row of commit_ts {commit_ts}, schema version {schema_version}) "

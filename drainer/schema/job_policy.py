@@ -14,9 +14,8 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, statements
-from drainer.ddl.mysql_columns import UnsupportedType
+from drainer.ddl.mysql_columns import Dialect, UnsupportedType
 from drainer.ddl.mysql_objects import (
     alter_database,
     alter_sequence,
@@ -27,7 +26,7 @@ from drainer.ddl.mysql_objects import (
 )
 from drainer.ddl.mysql_tables import alter_table, create_table
 from drainer.ddl.table_diff import table_diff
-from drainer.schema import job_kinds, unknown_column
+from drainer.schema import job_kinds
 from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
@@ -413,7 +412,7 @@ class Policy:
         """Whether the event filter leaves out this change of a table, by its name before or after. A statement of
         several changes is left out if each of them is."""
         names = {(one.schema, one.name) for one in (change.before, change.after) if one is not None}
-        parts = unknown_column.kinds_of_parts(proposed.job)
+        parts = job_kinds.kinds_of_parts(proposed.job)
         whole = frozenset({proposed.job.type})
         return any(
             all(self.events.ignores_ddl(kind, proposed.query, *name) for kind in kinds)

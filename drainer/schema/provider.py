@@ -24,9 +24,9 @@ from drainer.schema.errors import (
 )
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, SnapshotUnusable
+from drainer.schema.job_kinds import guessed
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.schema.unknown_column import guessed
 
 # Detects a running DDL that the job history does not show yet. Pure.
 #

@@ -21,8 +21,8 @@ from binlog.tidb.flatten import flatten
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import STRINGS
 
-from drainer.ddl.constraints import name_of
 from drainer.ddl.lexer import tokens
+from drainer.ddl.table_diff import name_of
 from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import Wildcards
 from drainer.schema.merged import Destination, Part, Union, merged

@@ -12,19 +12,22 @@ from dataclasses import dataclass
 from itertools import islice
 
 from binlog.cluster import tso
+from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
+from binlog.tidb.datum import Datum
+from binlog.tidb.flatten import missing_value
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 
 from drainer.ddl.lexer import Token, quoted, tokens
-from drainer.schema import job_effects, job_kinds
-from drainer.schema.catalog import Catalog, put_last
+from drainer.schema import job_kinds
+from drainer.schema.catalog import Catalog, apply_job, put_last
 from drainer.schema.filter import is_mark_table
 from drainer.schema.history.base import JobHistory
+from drainer.schema.job_kinds import REMOVALS, guessed, public_version
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
-from drainer.schema.unknown_column import DROPS, guessed, public_version, upcoming_columns
-from drainer.schema.view import MarkTables, SchemaView
+from drainer.schema.view import MarkTables, SchemaView, UpcomingColumn, retyped
 
 # Unique keys that TiDB no longer enforces because a running job drops them (correctness rule 12). Pure.
 #
@@ -32,11 +35,8 @@ from drainer.schema.view import MarkTables, SchemaView
 # value twice while the destination still has the key. The pipeline therefore distributes no batch from the job's
 # start_ts on, and runs the job that drops a key early where the key refuses a row.
 
-_DROPS_KEYS = DROPS | {ActionType.MULTI_SCHEMA_CHANGE}
+_DROPS_KEYS = REMOVALS | {ActionType.MULTI_SCHEMA_CHANGE}
 _DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE})
-# These may run before older rows: a dropped column is only left out of them. A statement of several changes runs before
-# every row of a version in which its keys are not enforced anyway (unknown_column.public_version).
-_MAY_RUN_EARLY = DROPS
 
 
 def dropped_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False) -> frozenset[str]:
@@ -100,6 +100,33 @@ def _databases(job: Job, name: str, catalog: Catalog) -> list[str]:
 def _is_qualified(words: Sequence[Token], at: int) -> bool:
     """Whether the name at `at` is qualified."""
     return at + 2 < len(words) and words[at].is_name and words[at + 1].value == "." and words[at + 2].is_name
+
+
+def upcoming_columns(jobs: Sequence[Job], catalog: Catalog) -> dict[tuple[int, int], UpcomingColumn]:
+    """(table id, column id) of columns that pending `jobs` make public in a schema version that is only estimated. A
+    row with another value in such a column than before the job shows that the job must have run."""
+    tables = {job.table_info.id for job in jobs if job.table_info is not None and guessed(job)}
+    before = {i: at.info for i in tables if (at := catalog.locate(i)) is not None}
+    found: dict[tuple[int, int], UpcomingColumn] = {}
+    for job in jobs if before else ():
+        info = job.table_info
+        if info is None or info.id not in before:
+            continue
+        if guessed(job):
+            known = before[info.id].columns_by_id
+            heirs = dict(retyped(before[info.id], info, one_changed=False, query=job.query))
+            for column in info.public_columns:
+                if column.id not in known:
+                    found[info.id, column.id] = UpcomingColumn(_default(column), heirs.get(column.id, 0))
+        before[info.id] = info
+    return found
+
+
+def _default(column: ColumnInfo) -> Datum:
+    try:
+        return missing_value(column)
+    except DecodeError:
+        return None
 
 
 # A DDL's binlog commits before its job's FinishedTS , by up to 850 ms in the recordings: a job that finished
@@ -233,13 +260,15 @@ class Schema:
     def fold_key_drop(self) -> Job | None:
         """The pending job with the least start_ts that drops a key usable as fold key (rule 9). From its start on two
         rows may have the same key value, and a REPLACE would delete the one that the batch does not write: the job must
-        run before the first row after its start_ts."""
+        run before the first row after its start_ts. Jobs of REMOVALS may: a dropped column is only left out of older
+        rows. A statement of several changes runs before every row of a version in which its keys are not enforced
+        anyway (job_kinds.public_version)."""
         found = []
         tables: set[int] = set()
         for job in self._pending_jobs():
             first = job.table_id not in tables
             tables.add(job.table_id)
-            if first and job.type in _MAY_RUN_EARLY and self._dropped_keys(job, fold_only=True):
+            if first and job.type in REMOVALS and self._dropped_keys(job, fold_only=True):
                 found.append(job)
         return min(found, key=lambda job: job.start_ts, default=None)
 
@@ -310,7 +339,7 @@ class Schema:
         """Apply `job` to a copy of the catalog. A DDL that fails before `commit` leaves this schema unchanged."""
         catalog = self.catalog.copy()
         name_before = catalog.schema_name(job.schema_id)
-        changes = job_effects.apply(catalog, job, self._public_version(job))
+        changes = apply_job(catalog, job, self._public_version(job))
         name = catalog.schema_name(job.schema_id) or name_before or job.schema_name
         proposed = Ddl(
             job=job,
@@ -380,7 +409,7 @@ class Schema:
         return MarkTables(channel_id, {i: table for i, table in tables if is_mark_table(table.schema, table.name)})
 
     def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
-        """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""
+        """Allow decoders to skip this column in rows up to `schema_version` (see job_kinds)."""
         put_last(self._unknown_columns, (table_id, column_id), schema_version, UNKNOWN_COLUMNS_KEPT)
         self._view = None
 
@@ -402,7 +431,7 @@ class Schema:
         if not job_kinds.takes_effect(job) or job.id in self._ran:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
-            job_effects.apply(self.catalog, job, self._public_version(job))
+            apply_job(self.catalog, job, self._public_version(job))
         elif job.id not in self._due:
             self._add_pending(job, self._public_version(job))
         self._view = None

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
-from drainer.schema import job_effects
-from drainer.schema.catalog import Catalog
+from drainer.schema.catalog import Catalog, apply_job
 from drainer.schema.history.base import JobHistory
-from drainer.schema.unknown_column import public_version
+from drainer.schema.job_kinds import public_version
 from drainer.schema.view import retyped
 
 Name = tuple[str, str]  # database, table, as they are spelled upstream
@@ -76,7 +75,7 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
     old_column_ids: dict[tuple[int, int], int] = {}
     for job in history:
         version = public_version(job, history.version_before(job))
-        for change in job_effects.apply(catalog, job, version):
+        for change in apply_job(catalog, job, version):
             after = change.after
             if after is None:
                 continue

@@ -162,8 +162,8 @@ class UpcomingColumn:
 
 @dataclass(frozen=True, slots=True)
 class MarkTables:
-    """Upstream's tables of marks by id (drainer.row.loopback). Transactions with a row of `channel_id` in one of them
-    are left out."""
+    """Upstream's tables of marks by id (row/transaction.py). Transactions with a row of `channel_id` in one of them are
+    left out."""
 
     channel_id: int
     tables: Mapping[int, TableVersions]

@@ -26,8 +26,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.progress import Stopped
 from drainer.config import Config
-from drainer.ranges.check import Table, passes
-from drainer.ranges.comparison import RowDifference
+from drainer.ranges.check import RowDifference, Table, passes
 from drainer.ranges.upstream import Source, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.view import SchemaView

@@ -38,7 +38,7 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Sizes
 from drainer.apply.distributed import Cut
-from drainer.apply.large_transaction import LargePuller
+from drainer.apply.in_driver import LargePuller
 from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline

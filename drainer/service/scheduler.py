@@ -1,6 +1,6 @@
 """Schedules batches: surveys the pumps and plans the next batch. The I/O around batch_planner.py.
 
-It runs on the event loop. The stream reader's questions arrive in another thread (drainer.spark.source.planner_server);
+It runs on the event loop. The stream reader's questions arrive in another thread (drainer.spark.source.planner);
 that thread waits for the answer. While a distributed batch is applied, the next one may be planned if it is distributed
 too. Otherwise at most one batch is planned and not yet applied.
 """

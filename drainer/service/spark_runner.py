@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from drainer.apply.batch_planner import PlannedBatch
     from drainer.spark.query import Query, SparkBatch
-    from drainer.spark.source.planner_server import PlannerServer
+    from drainer.spark.source.planner import PlannerServer
     from drainer.spark.startup.session_opening import Opening
 
 RESTART_PAUSE_S = 0.5
@@ -132,7 +132,7 @@ class SparkRun:
 
     def _start_query(self) -> None:
         from drainer.spark.query import Query
-        from drainer.spark.source.planner_server import PlannerServer
+        from drainer.spark.source.planner import PlannerServer
 
         assert self._session is not None
         self._close_planner()

@@ -29,12 +29,12 @@ from drainer.changes.vector import Ints, Words
 from drainer.ddl.lexer import tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import KINDS, DdlEvent
-from drainer.schema import job_effects, job_kinds
-from drainer.schema.catalog import Catalog
+from drainer.schema import job_kinds
+from drainer.schema.catalog import Catalog, apply_job
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.schema.history.base import JobHistory, JobSource
-from drainer.schema.unknown_column import public_version
+from drainer.schema.job_kinds import public_version
 
 if TYPE_CHECKING:
     from drainer.protocol.json_read import Reader
@@ -101,7 +101,7 @@ def named_tables(history: JobHistory, read_at: Mapping[tuple[int, str], int]) ->
         if not job_kinds.takes_effect(job):
             continue
         after_ts = commit_ts.get(job.id, job.finished_ts)
-        for change in job_effects.apply(catalog, job, public_version(job, history.version_before(job))):
+        for change in apply_job(catalog, job, public_version(job, history.version_before(job))):
             if change.before is not None and not change.keeps_name:
                 _add(changes, change.before.schema, change.before.name, _Change(after_ts, None))
             if change.after is not None:

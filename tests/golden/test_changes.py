@@ -13,7 +13,7 @@ import pytest
 from binlog.tidb.job import ActionType, Job
 from pyspark.sql import types as spark
 
-from drainer.row.decode import in_order
+from drainer.row.codec import in_order
 from drainer.row.transaction import scan
 from drainer.schema.history.base import JobHistory
 from drainer.schema.table_versions import Name, Watched, watch

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from drainer.changes.change_segment import ChangeSegment
-from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
-from drainer.dispatch.rules import Router
+from drainer.dispatch.rules import ColumnSelectors, Router, SelectorRule
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import avro_name

@@ -17,7 +17,7 @@ from binlog.pb import pdpb_pb2
 from binlog.runtime.channel import open_channel
 
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
-from drainer.schema.history.status_port import UrlSource
+from drainer.schema.history.sources import UrlSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import Schema

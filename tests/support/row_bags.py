@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import KeyChange
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows
 from tests.support.capture import CaptureSet

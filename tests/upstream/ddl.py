@@ -20,7 +20,7 @@ from binlog.tidb.table import (
 )
 from binlog.tidb.types import Flag, Tp
 
-from drainer.row.partition.locate import locator
+from drainer.row.partition import locator
 from tests.support.row_case import INT, TEXT, not_null
 from tests.support.schema_case import ts
 from tests.upstream.table import (

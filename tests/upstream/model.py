@@ -12,7 +12,7 @@ from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import TableInfo
 
-from drainer.row.partition.locate import locator
+from drainer.row.partition import locator
 from tests.upstream.ddl import Ddl
 from tests.upstream.table import (
     PUBLIC,

@@ -27,7 +27,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.partition.locate import PartitionUnknown, locator
+from drainer.row.partition import PartitionUnknown, locator
 
 # Where a row is stored upstream, according to the key of its event: its integer handle, and its physical partition.
 

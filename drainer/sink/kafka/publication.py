@@ -22,7 +22,7 @@ from drainer.protocol.large import ClaimStore, LargeMessages, message_bytes_max,
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.table import Table
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.schema.steps import Ddl, Located
 from drainer.schema.view import SchemaView
 

@@ -15,9 +15,8 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import SegmentWork, TableShape
 from drainer.changes.row_packets import decoded, selected
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
-from drainer.ddl.mysql_columns import UnsupportedType, column_sql
+from drainer.ddl.mysql_columns import Dialect, UnsupportedType, column_sql
 from drainer.ddl.mysql_tables import create_table, index_sql
 from drainer.ddl.table_diff import all_indexes, is_counted, shown_columns
 from drainer.row.codec import Codec

@@ -19,7 +19,7 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from drainer.ddl.table_diff import paired
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
-from drainer.row.partition.locate import PartitionUnknown, locator
+from drainer.row.partition import PartitionUnknown, locator
 from drainer.schema.catalog import partition_ids
 from drainer.schema.merged import SourceRows
 from drainer.schema.steps import Ddl, Located, TableChange

@@ -22,8 +22,8 @@ from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import folded, pull
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorSeal
-from drainer.spark.source.options import SourceOptions
-from drainer.spark.source.planner_client import PlannerLine
+from drainer.spark.source.data_source import SourceOptions
+from drainer.spark.source.planner import PlannerLine
 
 # The stream reader of the drainer itself, and the task it plans.
 #

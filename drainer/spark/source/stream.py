@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from drainer.pumps.health import HeldBack
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
+from drainer.spark.source.data_source import SourceOptions, one_line_errors
 from drainer.spark.source.executor import Offset, PullTask, read_task
-from drainer.spark.source.options import SourceOptions, one_line_errors
 from drainer.ticdc.tables import TopicHistory
 
 # The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread.

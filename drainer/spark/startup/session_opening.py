@@ -76,7 +76,7 @@ class Opening:
         try:
             # Imports that take more than half a second, while the JVM starts.
             from drainer.spark import query  # noqa: F401
-            from drainer.spark.source import planner_server  # noqa: F401
+            from drainer.spark.source import planner  # noqa: F401
             from drainer.spark.startup.session import open_session
             from drainer.spark.startup.warmup import WarmUp
         except BaseException:

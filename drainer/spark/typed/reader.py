@@ -25,13 +25,13 @@ from pyspark.sql.types import StructType
 
 from drainer.pumps.pull import pull_binlogs
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
-from drainer.row.decode import in_order
+from drainer.row.codec import in_order
 from drainer.row.transaction import Scanned, scan
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.table_versions import Name, Watched, watch
+from drainer.spark.source.data_source import SourceOptions
 from drainer.spark.source.executor import UNSEALED
-from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.stream import BatchReader, Pumps, StreamReader
 from drainer.spark.typed.fields import Fields, Reading, StreamRules, change_schema, changelog_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes

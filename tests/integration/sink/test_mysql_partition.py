@@ -12,7 +12,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.row.partition.locate import locator
+from drainer.row.partition import locator
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.errors import DdlFailed
 from tests.integration.sink.case import opened

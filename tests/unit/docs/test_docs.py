@@ -75,8 +75,7 @@ def test_metrics_page_lists_exactly_the_metrics_in_code() -> None:
 
 def test_operations_page_lists_options_and_columns_of_spark_source() -> None:
     pytest.importorskip("pyspark")
-    from drainer.spark.source.data_source import SCHEMA
-    from drainer.spark.source.options import KNOWN
+    from drainer.spark.source.data_source import KNOWN, SCHEMA
 
     section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
     for option in KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}:
@@ -98,8 +97,7 @@ def test_changes_page_lists_columns_of_change_stream() -> None:
 
 def test_api_source_page_lists_every_option_and_column() -> None:
     pytest.importorskip("pyspark")
-    from drainer.spark.source.data_source import SCHEMA
-    from drainer.spark.source.options import KNOWN
+    from drainer.spark.source.data_source import KNOWN, SCHEMA
     from drainer.spark.typed.fields import Fields, change_schema, changelog_schema
 
     page = (ROOT / "docs" / "api-source.md").read_text()

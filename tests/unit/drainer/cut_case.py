@@ -18,7 +18,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.apply.progress import Decisions
 from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
-from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
 from drainer.schema.event_filter import EventFilter, EventRule, Wildcards

@@ -10,8 +10,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field, create_model
 
-from drainer.dispatch.column_selector import SelectorRule
-from drainer.dispatch.rules import DispatchRule, Method, Router, checked_topic
+from drainer.dispatch.rules import DispatchRule, Method, Router, SelectorRule, checked_topic
 from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
 from drainer.protocol.registry import check as check_options

@@ -20,7 +20,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import IndexInfo
 
-from drainer.ddl.constraints import foreign_keys
+from drainer.ddl.table_diff import foreign_keys
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DestinationDown, DestinationError, Fenced
 from drainer.sink.mysql import position

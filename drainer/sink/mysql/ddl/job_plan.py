@@ -11,7 +11,7 @@ from typing import Final
 
 from binlog.runtime.log import get_logger
 
-from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_columns import Dialect
 from drainer.schema.steps import Ddl
 from drainer.sink.mysql.ddl import session_context
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint

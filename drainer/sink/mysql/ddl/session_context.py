@@ -16,9 +16,8 @@ from binlog.cluster import tso
 from binlog.tidb.table import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
-from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
-from drainer.ddl.mysql_columns import INSTANT
+from drainer.ddl.mysql_columns import INSTANT, Dialect
 from drainer.ddl.table_diff import paired, shown_columns
 from drainer.schema.steps import Ddl
 

@@ -14,8 +14,8 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import TableShape
-from drainer.ddl.dialect import SUBSTITUTES
 from drainer.ddl.lexer import quoted, tokens
+from drainer.ddl.mysql_columns import SUBSTITUTES
 from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.load_data import Column, clause_of
 

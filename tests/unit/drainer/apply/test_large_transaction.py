@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 
 import drainer.pipeline as pipeline_module
 from drainer.apply.batch_planner import Mode, PlannedBatch
-from drainer.apply.large_transaction import LargePuller, sections
+from drainer.apply.in_driver import LargePuller, sections
 from drainer.apply.progress import Progress
 from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.pipeline import Pipeline, return_freed_memory
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
-from drainer.pumps.pull import pull
-from drainer.pumps.spool import NotServed, Spool
+from drainer.pumps.pull import NotServed, Spool, pull
 from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs

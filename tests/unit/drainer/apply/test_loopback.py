@@ -23,7 +23,7 @@ from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.pipeline import Pipeline
-from drainer.row.loopback import LoopbackFilter
+from drainer.row.transaction import LoopbackFilter
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy

@@ -19,7 +19,7 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import DistributedJob, ReadOrder
-from drainer.apply.large_transaction import LargePuller
+from drainer.apply.in_driver import LargePuller
 from drainer.changes.slot_blob import HASH_VERSION, BlobError, Totals, split_totals, with_totals
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, dial_with

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes.scan import Scanned, scan_all
-from drainer.row.decode import in_order
+from drainer.row.codec import in_order
 from drainer.row.transaction import rows, scan
 from tests.support.row_case import BEGIN_TS
 

@@ -23,7 +23,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.stream import StreamDecoder, in_order, merge
 from drainer.changes.vector import Ints
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.row.transaction import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView

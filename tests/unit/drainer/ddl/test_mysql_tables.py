@@ -9,8 +9,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import ColumnInfo, IndexInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.ddl.dialect import Dialect
-from drainer.ddl.mysql_columns import UnsupportedType, column_sql, in_time_zone
+from drainer.ddl.mysql_columns import Dialect, UnsupportedType, column_sql, in_time_zone
 from drainer.ddl.mysql_tables import create_table, foreign_key_statements
 from tests.support.ddl_case import (
     INT,

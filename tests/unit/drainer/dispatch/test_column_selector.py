@@ -16,17 +16,16 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.dispatch import DispatchConfigError, DispatchError
-from drainer.dispatch.column_selector import ColumnPatterns, ColumnSelectors, SelectorRule
 from drainer.dispatch.ddl_messages import check_ddl, check_view
 from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, slots_of_topic
 from drainer.dispatch.partition import row_hashes
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
-from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.rules import ColumnPatterns, ColumnSelectors, DispatchRule, Router, SelectorRule
 from drainer.protocol.open.encoder import partition_ids, row_ids
 from drainer.protocol.table import ColumnFlag, Table, table_of
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import published
-from drainer.schema.name_pattern import PatternError
+from drainer.schema.filter import PatternError
 from drainer.schema.steps import Ddl, Located, TableChange
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction, view_of
 from tests.unit.drainer.dispatch.histories import (

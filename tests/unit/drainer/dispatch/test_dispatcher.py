@@ -19,7 +19,6 @@ from drainer.batch.work import Kind
 from drainer.changes.groups import components
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.dispatch import DispatchError
-from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.dispatcher import (
     SLOTTING_VERSION,
     Dispatcher,
@@ -30,7 +29,7 @@ from drainer.dispatch.dispatcher import (
     spread_slots,
 )
 from drainer.dispatch.row_events import RowEvents
-from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
+from drainer.dispatch.rules import DispatchRule, Router, SelectorRule, TopicExpression
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.dispatch.histories import (

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.rules import DispatchRule, Method, Router, TopicExpression, checked_topic
 from drainer.protocol.table import Table
-from drainer.schema.filter import TablePatterns
-from drainer.schema.name_pattern import PatternError
+from drainer.schema.filter import PatternError, TablePatterns
 from tests.support.row_changes import make_table
 
 INT = FieldType(Tp.LONG, flen=11, decimal=0)

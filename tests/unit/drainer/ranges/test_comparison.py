@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.ranges.comparison import RowDifference, changes, counts, differences, sums, unequal
+from drainer.ranges.check import RowDifference, changes, counts, differences, sums, unequal
 from drainer.row.codec import Codec
 from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -18,7 +18,7 @@ import pytest
 from binlog.tidb.table import DBInfo
 
 from drainer.batch.work import Pieces
-from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.protocol.pb_file.records import records
 from drainer.ranges.load import FirstLoad

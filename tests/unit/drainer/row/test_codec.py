@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, Match
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.row.text import enum_index, float_text, set_bits
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView, SkipReason, TableVersions

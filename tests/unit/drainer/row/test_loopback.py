@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from binlog.tidb.table import TableInfo
 
-from drainer.row.loopback import LoopbackFilter
+from drainer.row.transaction import LoopbackFilter
 from drainer.schema.view import MarkTables, TableVersions
 from tests.support.loopback_case import APP, MARKS, mark, marked_view, put
 from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction

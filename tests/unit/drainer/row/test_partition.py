@@ -12,9 +12,8 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.row.decode import Decoder
-from drainer.row.partition.expression import ExpressionUnreadable, parse_expression
-from drainer.row.partition.locate import PartitionUnknown, locator
+from drainer.row.codec import Decoder
+from drainer.row.partition import ExpressionUnreadable, PartitionUnknown, locator, parse_expression
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.sqlite.format import SQLITE_VALUES

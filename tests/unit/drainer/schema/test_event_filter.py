@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.config import Config
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.schema.catalog import Catalog
 from drainer.schema.event_filter import DDL_EVENTS, EventFilter, EventRule, Wildcards
 from drainer.schema.filter import TablePatterns

@@ -28,7 +28,7 @@ from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.rules import Router
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.row.key import Same, choose_key
 from drainer.row.layout import replicated
 from drainer.schema.errors import RuleRefused

@@ -22,7 +22,7 @@ from drainer.changes.slots import merge_slot
 from drainer.config import Config
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.rules import Router
-from drainer.row.decode import Decoder
+from drainer.row.codec import Decoder
 from drainer.row.rules import Condition
 from drainer.schema.errors import RuleRefused
 from drainer.schema.event_filter import Wildcards

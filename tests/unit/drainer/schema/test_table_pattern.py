@@ -11,9 +11,8 @@ from binlog.errors import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.dispatch.column_selector import ColumnPatterns
-from drainer.schema.filter import Filter, TablePatterns
-from drainer.schema.name_pattern import PatternError
+from drainer.dispatch.rules import ColumnPatterns
+from drainer.schema.filter import Filter, PatternError, TablePatterns
 
 
 def matches(patterns: list[str], name: str) -> bool:

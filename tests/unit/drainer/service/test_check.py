@@ -21,8 +21,7 @@ from binlog.errors import ConfigError, TimestampUnavailable
 from drainer.__main__ import NOT_EQUAL, main
 from drainer.batch.work import Kind
 from drainer.config import Config
-from drainer.ranges.check import Table
-from drainer.ranges.comparison import RowDifference
+from drainer.ranges.check import RowDifference, Table
 from drainer.ranges.upstream import Source
 from drainer.service import check as module
 from drainer.service import first_load

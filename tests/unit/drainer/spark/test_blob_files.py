@@ -22,8 +22,8 @@ from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import Query, SparkBatch
 from drainer.spark.shuffle_apply import complete
 from drainer.spark.source import executor
+from drainer.spark.source.data_source import SourceOptions
 from drainer.spark.source.executor import PullTask, read_task
-from drainer.spark.source.options import SourceOptions
 from tests.support.stub_pump import StubPump
 
 BASE = 1 << 60

@@ -32,7 +32,7 @@ from drainer.protocol.table import ColumnFlag
 from drainer.ranges.upstream import Upstream
 from drainer.schema.history.base import JobHistory
 from drainer.sink.mysql.connection import ServerError
-from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.data_source import SourceOptions
 from drainer.ticdc.binlogs import RowEncoder
 from drainer.ticdc.partition import RowHead, RowTable, heads_of
 from drainer.ticdc.pull import PartitionRange, _Translation, whole_row

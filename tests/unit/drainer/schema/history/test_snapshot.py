@@ -19,7 +19,7 @@ from binlog.tidb.types import FieldType, SchemaState, Tp
 from drainer.config import Config
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.snapshot import SETTLED_MS, SchemaSnapshot, SnapshotUnusable, read_snapshot
-from drainer.schema.history.status_port import UrlSource
+from drainer.schema.history.sources import UrlSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.service.daemon import snapshot_reader

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from drainer.batch.served import read_batch
 from drainer.config import Config
 from drainer.schema.errors import HistoryBroken, TableUnverified
-from drainer.schema.history.sources import FileSource, parse_jobs
-from drainer.schema.history.status_port import BURST, PAGE_JOBS, Pace, UrlSource, fetcher
+from drainer.schema.history.sources import BURST, PAGE_JOBS, FileSource, Pace, UrlSource, fetcher, parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.service.daemon import job_sources

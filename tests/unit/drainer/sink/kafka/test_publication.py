@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
-from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.row_events import RowEvents
-from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.rules import DispatchRule, Router, SelectorRule
 from drainer.protocol.encoder import Message, merged
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import RowEvent

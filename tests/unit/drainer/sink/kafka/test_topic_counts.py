@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from drainer.dispatch.column_selector import SelectorRule
-from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.rules import DispatchRule, Router, SelectorRule
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.publication import Publication

@@ -73,7 +73,7 @@ def test_ddl_of_tidb_storage_only_gives_no_statement() -> None:
 def test_truncate_rename_drop_and_database_ddl_name_their_objects() -> None:
     moved = replace(T, name="z")
     assert told(step(ActionType.TRUNCATE_TABLE, (T, replace(T, id=11)))).sql == ("TRUNCATE TABLE `d`.`t`",)
-    made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/job_effects.py makes it of the changes
+    made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/job_policy.py makes it of the changes
     for server in (MARIADB, MYSQL, TIDB):
         assert told(step(ActionType.RENAME_TABLE, (T, moved), text=made), server).sql == (made,)
     info = DBInfo(2, "d", "utf8mb4", "utf8mb4_bin")

@@ -16,8 +16,15 @@ from pathlib import Path
 import pytest
 
 from drainer.pumps.watermark import PumpRange
-from drainer.spark.source.planner_client import PlannerGone, PlannerLine, Tasks
-from drainer.spark.source.planner_server import SOCKET_FOLDER_BYTES_MAX, PlannerServer, QuestionUnreadable, question_of
+from drainer.spark.source.planner import (
+    SOCKET_FOLDER_BYTES_MAX,
+    PlannerGone,
+    PlannerLine,
+    PlannerServer,
+    QuestionUnreadable,
+    Tasks,
+    question_of,
+)
 
 RANGE = PumpRange("a", "h:1", True, 5, 9)
 

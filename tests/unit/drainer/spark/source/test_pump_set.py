@@ -9,7 +9,7 @@ from binlog.errors import ConfigError
 
 from drainer.pumps.go_pump import cut, received
 from drainer.pumps.watermark import BatchLimits, PumpMark, Watermark
-from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.data_source import SourceOptions
 from drainer.spark.source.stream import caught_up
 
 OURS = replace(cut(received(()), BatchLimits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)

@@ -52,7 +52,7 @@ def test_conversion_of_rows_to_columns_does_not_load_pandas() -> None:
 def test_the_modules_of_the_driver_and_of_tasks_do_not_load_it() -> None:
     """The driver installs the placeholder after most imports: an array of Python values in a module would load it."""
     imports = (
-        "import drainer.service.daemon, drainer.spark.query, drainer.spark.source.planner_server\n"
+        "import drainer.service.daemon, drainer.spark.query, drainer.spark.source.planner\n"
         "import drainer.spark.source.executor, drainer.spark.startup.session\n"
         "from drainer.sink.registry import KINDS, import_writers, sink\nimport_writers()\n"
         "from importlib import import_module\n"

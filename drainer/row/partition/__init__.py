@@ -1,1 +1,0 @@
-"""Computes the partition of a row, and handles rows of partitions that were moved or dropped."""

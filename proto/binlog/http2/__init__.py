@@ -3,6 +3,5 @@
 `Connection` is the interface. It uses no socket, has no clock of its own, and knows nothing of gRPC. Whatever a peer
 sends, memory and work stay within `Limits`. The worst result is a `Failed` event, after which the connection is dead.
 
-A connection owns its parts. `streams`, `outgoing` and `limits` (the budget) hold its state. Received bytes go through
-`frame_reader` to the handlers of frames, `requests` and `control`.
+A connection owns its parts. `streams` and `limits` (the budget) hold its state. Received bytes go through `receiving`.
 """

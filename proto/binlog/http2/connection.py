@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlog.http2 import frames
-from binlog.http2.control import ControlFrames
-from binlog.http2.events import Event, Failed, Request
-from binlog.http2.frame_reader import FrameReader
 from binlog.http2.frames import Code, ProtocolError, Setting
 from binlog.http2.headers import HeaderDecoder
 from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, ConnectionLimits
-from binlog.http2.outgoing import Outgoing
-from binlog.http2.requests import RequestFrames
-from binlog.http2.stream import Stream
-from binlog.http2.streams import ReceiveWindow, Streams
+from binlog.http2.receiving import FrameReader
+from binlog.http2.streams import Event, Failed, Outgoing, ReceiveWindow, Request, Stream, Streams
 
 
 class Connection:
@@ -46,15 +41,12 @@ class Connection:
         self._budget = budget = Budget(limits, now_s)
         self._window = window = ReceiveWindow(limits.connection_window_bytes // 4, outgoing)
         self._streams = streams = Streams(limits, outgoing, window, budget, events)
-        self._decoder = decoder = HeaderDecoder(limits, varying)
+        decoder = HeaderDecoder(limits, varying)
         # Calls that concern nothing but the streams; see there
         self.credit = streams.credit
         self.finished = streams.finished
         self.reset = streams.reset
-        # What handles a peer's frames
-        self._requests = RequestFrames(limits, decoder, streams, window, outgoing, budget, events)
-        self._control = ControlFrames(decoder, streams, outgoing, budget, events)
-        self._reader = FrameReader(self._requests, self._control, streams, budget, single_frame=single_frame)
+        self._reader = FrameReader(limits, decoder, streams, window, outgoing, budget, events, single_frame)
         self._greet(limits)
 
     def _greet(self, limits: ConnectionLimits) -> None:

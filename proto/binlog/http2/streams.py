@@ -1,18 +1,289 @@
-"""The streams of a connection: which there are, what they may do, and how they end."""
+"""The streams of a connection: the events on them, what they may do, their output, and how they end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from typing import NamedTuple
 
 from binlog.http2 import frames
-from binlog.http2.events import Event, Request, Reset
-from binlog.http2.frames import Code, ProtocolError
+from binlog.http2.frames import FRAME_SIZE_MIN, WINDOW_DEFAULT, WINDOW_MAX, Code, ProtocolError, StreamError
 from binlog.http2.headers import Head
 from binlog.http2.limits import EARNED_BY_STREAM, Budget, ConnectionLimits
-from binlog.http2.outgoing import Outgoing
-from binlog.http2.stream import Closed, State, Step, Stream
 
-_CLOSED, _HALF_CLOSED_REMOTE = State.CLOSED, State.HALF_CLOSED_REMOTE
+LATE_FRAME_BYTES_MIN = 1024  # a late frame counts as at least this many bytes
+
+
+class Request(NamedTuple):
+    """A stream begins. It counts as open until `Connection.finished` is called. `end`: no data follows."""
+
+    stream_id: int
+    head: Head
+    varying: bytes | None  # the value of HeaderDecoder's `varying` field
+    end: bool
+
+
+class Data(NamedTuple):
+    """Bytes of a stream. They occupy its window until `Connection.credit` is called for them. `end`: no data
+    follows.
+    """
+
+    stream_id: int
+    data: bytes
+    end: bool
+
+
+class Reset(NamedTuple):
+    """A stream was ended early, by the peer or because of its error. Nothing can be sent on it."""
+
+    stream_id: int
+    code: int
+    reason: str
+
+
+class Failed(NamedTuple):
+    """The connection is dead. Send the remaining output and close it. No event follows."""
+
+    code: Code
+    reason: str
+
+
+# A complete request: (stream, head, varying value, data). It stands for a Request and the Data that ends it; nothing
+# must be credited. It is a plain tuple because there are very many of them, and a named tuple takes ten times as long
+# to make.
+Whole = tuple[int, Head, bytes | None, bytes]
+
+Event = Whole | Request | Data | Reset | Failed
+
+
+class State(IntEnum):
+    """The states of RFC 9113, section 5.1, for a server without push. An idle stream has no object."""
+
+    OPEN = auto()
+    HALF_CLOSED_REMOTE = auto()  # the peer has sent everything
+    HALF_CLOSED_LOCAL = auto()  # we have sent everything
+    CLOSED = auto()
+
+
+class Step(IntEnum):
+    RECEIVED_END = auto()
+    SENT_END = auto()
+    RESET = auto()
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.OPEN: {
+        Step.RECEIVED_END: State.HALF_CLOSED_REMOTE,
+        Step.SENT_END: State.HALF_CLOSED_LOCAL,
+        Step.RESET: State.CLOSED,
+    },
+    State.HALF_CLOSED_REMOTE: {Step.SENT_END: State.CLOSED, Step.RESET: State.CLOSED},
+    State.HALF_CLOSED_LOCAL: {Step.RECEIVED_END: State.CLOSED, Step.RESET: State.CLOSED},
+    State.CLOSED: {},
+}
+
+
+# Access to a member through its class is slow, and these are compared for each frame.
+_OPEN, _HALF_CLOSED_REMOTE, _HALF_CLOSED_LOCAL, _CLOSED = State
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """A stream.
+
+    `receive_window`: the bytes that the peer may still send. `uncredited`: the bytes received but not consumed. `sent`:
+    the bytes we sent, minus those the peer has credited; the peer's initial window minus `sent` is what we may still
+    send.
+    """
+
+    stream_id: int
+    opened_s: float
+    receive_window: int
+    content_length: int | None
+    state: State = State.OPEN
+    received: int = 0
+    uncredited: int = 0
+    credit: int = 0  # consumed, but not yet announced to the peer
+    sent: int = 0
+    waiting: deque[memoryview] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    last: bytes | None = None  # the trailers (b"": only END_STREAM) to send after the queued data
+
+    def step(self, step: Step) -> State:
+        """Change the state. A KeyError is a bug: the caller must check the state first."""
+        self.state = TRANSITIONS[self.state][step]
+        return self.state
+
+    @property
+    def may_receive(self) -> bool:
+        return self.state is _OPEN or self.state is _HALF_CLOSED_LOCAL
+
+    @property
+    def may_send(self) -> bool:
+        """Whether more can be queued."""
+        return self.last is None and (self.state is _OPEN or self.state is _HALF_CLOSED_REMOTE)
+
+
+class Closed:
+    """The most recently closed streams, and whether we ended them before the peer did.
+
+    If so, the peer may not know it yet, and may have sent what the stream's window allowed.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._cut_off: OrderedDict[int, bool] = OrderedDict()
+        self._late: dict[int, int] = {}  # bytes that may still arrive for these streams
+
+    def add(self, stream_id: int, *, cut_off: bool, window: int = 0) -> None:
+        """Add a stream. `window`: the bytes that the peer could still send when we ended it."""
+        self._cut_off[stream_id] = cut_off
+        if window > 0:
+            self._late[stream_id] = window
+        if len(self._cut_off) > self._count_max:
+            self._late.pop(self._cut_off.popitem(last=False)[0], None)
+
+    def expected(self, stream_id: int, size: int) -> bool:
+        """Count late data, and return whether it can have been in flight when the stream was ended."""
+        left = self._late.pop(stream_id, 0) - max(size, LATE_FRAME_BYTES_MIN)
+        if left > 0:
+            self._late[stream_id] = left
+        return left >= 0
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._cut_off
+
+    def was_cut_off(self, stream_id: int) -> bool:
+        return self._cut_off.get(stream_id, False)
+
+
+class Outgoing:
+    """Control frames and header blocks are sent immediately. Data is queued on its stream until `flush` sends it."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._frame_limit = limits.data_frame_bytes_max
+        self._pieces: list[bytes | memoryview] = []
+        self._ready: OrderedDict[int, Stream] = OrderedDict()
+        self._blocked: dict[int, Stream] = {}  # streams whose own window is exhausted
+        self.window = WINDOW_DEFAULT  # the connection's window
+        self.initial_window = WINDOW_DEFAULT  # a stream's initial window, as the peer last set it
+        self.frame_bytes_max = FRAME_SIZE_MIN
+        self.data_frames = 0  # number sent so far
+        self.is_urgent = False  # there is output that should not wait for more output
+        self._sent_min = 0  # a lower bound of `sent` of all streams
+
+    def write(self, frame: bytes, *, urgent: bool = True) -> None:
+        self._pieces.append(frame)
+        if urgent:
+            self.is_urgent = True
+
+    def take(self) -> list[bytes | memoryview]:
+        """Return the output to send now, and remove it."""
+        pieces, self._pieces = self._pieces, []
+        self.is_urgent = False
+        return pieces
+
+    # Limits set by the peer
+
+    def frame_size(self, size: int) -> None:
+        self.frame_bytes_max = min(size, self._frame_limit)
+
+    def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
+        """Set the initial window of all streams. Raises ProtocolError if the window of a stream would exceed the
+        maximum.
+        """
+        if size - self._sent_min > WINDOW_MAX:
+            self._sent_min = min((stream.sent for stream in streams), default=0)
+            if size - self._sent_min > WINDOW_MAX:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "SETTINGS make a stream's window above 2^31-1")
+        if size > self.initial_window:
+            self._ready.update(self._blocked)
+            self._blocked.clear()
+        self.initial_window = size
+
+    def grow(self, increment: int) -> None:
+        """Increase the connection's window. Raises ProtocolError if it would exceed the maximum."""
+        self.window += increment
+        if self.window > WINDOW_MAX:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window is above 2^31-1")
+
+    def grow_stream(self, stream: Stream, increment: int) -> None:
+        """Increase a stream's window. Raises StreamError if it would exceed the maximum."""
+        stream.sent -= increment
+        self._sent_min = min(self._sent_min, stream.sent)
+        if self.initial_window - stream.sent > WINDOW_MAX:
+            raise StreamError(stream.stream_id, Code.FLOW_CONTROL_ERROR, "its window is above 2^31-1")
+        if self._blocked.pop(stream.stream_id, None) is not None:
+            self._ready[stream.stream_id] = stream
+
+    # Data
+
+    def fits_now(self, stream: Stream, size: int) -> bool:
+        """Return whether the data can be sent immediately in one frame."""
+        return (
+            not stream.waiting
+            and size <= self.frame_bytes_max
+            and size <= self.window
+            and size <= self.initial_window - stream.sent
+        )
+
+    def spend(self, stream: Stream, size: int) -> None:
+        """Count data that is sent in one frame."""
+        self.data_frames += 1
+        self.window -= size
+        stream.sent += size
+
+    def queue(self, stream: Stream, data: bytes | memoryview) -> None:
+        if not data:
+            return
+        stream.waiting.append(memoryview(data))
+        stream.waiting_bytes += len(data)
+        if stream.stream_id not in self._blocked:
+            self._ready[stream.stream_id] = stream
+
+    def forget(self, stream: Stream) -> None:
+        """Send nothing more of a stream."""
+        self._ready.pop(stream.stream_id, None)
+        self._blocked.pop(stream.stream_id, None)
+        stream.waiting.clear()
+        stream.waiting_bytes = 0
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready) and self.window > 0
+
+    def flush(self, bytes_max: int) -> Iterator[Stream]:
+        """Output about `bytes_max` bytes of data, a frame of each stream in turn. Yield streams whose queue became
+        empty.
+        """
+        while self._ready and self.window > 0 and bytes_max > 0:
+            stream_id, stream = self._ready.popitem(last=False)
+            allowed = min(self.window, self.initial_window - stream.sent, self.frame_bytes_max)
+            if allowed <= 0:
+                self._blocked[stream_id] = stream
+                continue
+            bytes_max -= self._send_frame(stream, allowed)
+            if stream.waiting:
+                self._ready[stream_id] = stream
+            else:
+                yield stream
+
+    def _send_frame(self, stream: Stream, allowed: int) -> int:
+        piece = stream.waiting[0]
+        if len(piece) <= allowed:
+            stream.waiting.popleft()
+        else:
+            stream.waiting[0] = piece[allowed:]
+            piece = piece[:allowed]
+        size = len(piece)
+        stream.waiting_bytes -= size
+        self.spend(stream, size)
+        end = stream.last == b"" and not stream.waiting
+        self._pieces.append(frames.data_header(stream.stream_id, size, end=end))
+        self._pieces.append(piece)
+        return size
 
 
 @dataclass(slots=True, eq=False)

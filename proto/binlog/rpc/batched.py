@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from binlog.http2.connection import Connection
-from binlog.http2.events import Whole
+from binlog.http2.streams import Whole
 from binlog.rpc import status
 from binlog.rpc.call import status_of
 from binlog.rpc.messages import PREFIX, PREFIX_BYTES
-from binlog.rpc.method import MemoryBudget, Method
-from binlog.rpc.request import timeout_s
+from binlog.rpc.method import MemoryBudget, Method, timeout_s
 from binlog.rpc.status import RpcError, Status
 
 if TYPE_CHECKING:

@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Event, Failed, Request, Reset, Whole
 from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Data, Event, Failed, Request, Reset, Whole
 from binlog.rpc import status
 from binlog.rpc.batched import BatchedCalls
-from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
+from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, BidiCall, Call, SingleCall
 from binlog.rpc.messages import PREFIX, framed
-from binlog.rpc.method import MemoryBudget, Method
-from binlog.rpc.request import VARYING, Route, route, timeout_s
+from binlog.rpc.method import VARYING, MemoryBudget, Method, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
 

@@ -14,8 +14,7 @@ import pytest
 from binlog.http2.frames import Code
 from binlog.pb import pump_ext_pb2
 from binlog.rpc import messages
-from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import Call
+from binlog.rpc.call import BidiCall, Call
 from binlog.rpc.session import Timing
 from binlog.rpc.status import RpcError, Status
 from grpc import StatusCode, aio

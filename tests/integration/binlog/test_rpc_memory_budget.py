@@ -8,7 +8,7 @@ import struct
 import tracemalloc
 
 import grpc
-from binlog.rpc.bidi import QUEUE_MAX
+from binlog.rpc.call import QUEUE_MAX
 from grpc import StatusCode, aio
 
 from pump.rpc.admission import InFlight

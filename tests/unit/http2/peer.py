@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from binlog.http2 import frames
 from binlog.http2.connection import Connection
-from binlog.http2.events import Event
 from binlog.http2.frames import PREFACE, Setting
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Event
 from hpack import Decoder, Encoder
 
 REQUEST = ((":method", "POST"), (":scheme", "http"), (":path", "/t.T/M"), (":authority", "x"), ("te", "trailers"))

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Failed, Request, Whole
 from binlog.http2.headers import HeaderDecoder
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Data, Failed, Request, Whole
 
 from tests.unit.http2 import conformance_cases as cases
 from tests.unit.http2.conformance_cases import CASES, Answered, Case, ConnectionEnds, Sent, StreamEnds
@@ -37,8 +37,8 @@ def play(sent: bytes, *, greeted: bool, how: str = "frames", way: str = "general
         assert connection.receive(GREETING, 0.0) == []
         connection.take_output(0)
     if way == "known":
-        connection._decoder.request(b"\x20" + cases.REQUEST)
-        connection._decoder.request(cases.REQUEST)
+        connection._reader._decoder.request(b"\x20" + cases.REQUEST)
+        connection._reader._decoder.request(cases.REQUEST)
     for piece in pieces(sent, how):
         for event in connection.receive(piece, 0.0):
             assert not dead, "an event after the last"

@@ -7,9 +7,9 @@ import itertools
 import pytest
 from binlog.http2 import frames
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Event, Request, Reset
 from binlog.http2.frames import Code, Setting
 from binlog.http2.headers import encode_fields, encode_response
+from binlog.http2.streams import Data, Event, Request, Reset
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,11 +6,10 @@ from collections import defaultdict
 
 import pytest
 from binlog.http2 import frames
-from binlog.http2.events import Data, Failed, Reset
 from binlog.http2.frames import Code
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.http2.limits import ConnectionLimits
-from binlog.http2.stream import TRANSITIONS, State, Step
+from binlog.http2.streams import TRANSITIONS, Data, Failed, Reset, State, Step
 from hypothesis import example, given
 from hypothesis import strategies as st
 

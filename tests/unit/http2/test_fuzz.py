@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Event, Failed, Request, Whole
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Data, Event, Failed, Request, Whole
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +59,7 @@ def play_one(pieces: list[bytes], *, is_single_frame: bool) -> list[Event]:
         output += b"".join(connection.take_output(1 << 16))
     list(parse(output))
     assert len(connection._reader._rest) <= 16384 + 9
-    assert len(connection._requests._block) <= LIMITS.header_block_bytes_max + 16384
+    assert len(connection._reader._block) <= LIMITS.header_block_bytes_max + 16384
     assert len(connection._streams.general) <= LIMITS.streams_max
     return found
 

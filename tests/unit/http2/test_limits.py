@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from binlog.http2 import frames
-from binlog.http2.events import Failed, Request
 from binlog.http2.frames import Code
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Failed, Request
 
 from tests.unit.http2.peer import REQUEST, Talk, block, data, frame, headers, rst, settings, window_update
 
@@ -131,7 +131,7 @@ def test_header_block_without_end_ends_connection(size: int) -> None:
         count += 1
     found = failed(talk)
     assert found is not None and found.code is Code.ENHANCE_YOUR_CALM
-    assert count <= 16 and not talk.connection._requests._block
+    assert count <= 16 and not talk.connection._reader._block
 
 
 def test_header_block_that_decodes_to_huge_size_ends_connection() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from binlog.http2 import frames
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Failed, Request, Reset
 from binlog.http2.frames import Code
 from binlog.http2.limits import ConnectionLimits
+from binlog.http2.streams import Data, Failed, Request, Reset
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import STALL_SHARE, Call, SingleCall
+from binlog.rpc.call import STALL_SHARE, BidiCall, Call, SingleCall
 from binlog.rpc.messages import PREFIX, Buffer
 from binlog.rpc.method import MemoryBudget, Method
 

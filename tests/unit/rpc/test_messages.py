@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from binlog.rpc import messages
 from binlog.rpc.messages import HEAD_BYTES, MAPPED_BYTES_MIN, Collector, TooLong, gunzip, gzip_size
-from binlog.rpc.request import timeout_s
+from binlog.rpc.method import timeout_s
 from binlog.rpc.status import RpcError, Status, percent_encoded, refusal, trailers
 from hpack import Decoder
 from hypothesis import given

@@ -28,7 +28,7 @@ from bench.rowcodec import least_us
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import merged
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows

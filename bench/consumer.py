@@ -26,8 +26,7 @@ from drainer.batch.work import Kind
 from drainer.kafka_consumer.consumer import Consumer
 from drainer.protocol.encoder import Message
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.support.kafka import Broker, running_kafka
 
 PROTOCOLS = ("open-protocol", "canal-json", "simple", "debezium")

@@ -11,8 +11,7 @@ import numpy as np
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from tests.support.kafka import Broker
 

@@ -36,8 +36,7 @@ from drainer.protocol.encoder import Encoder, merged
 from drainer.protocol.event import RowEvent
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions, make_encoder
 from drainer.protocol.table import RowChanges, Table, table_of
 from drainer.row.column_type import ColumnType
 from tests.support.encoded import encoded_rows, framed_rows

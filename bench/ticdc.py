@@ -47,8 +47,7 @@ from bench.rowcodec import sbtest_row
 from bench.sbtest import SBTEST
 from bench.stack import running_stack
 from drainer.batch.work import Kind
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import MariaDB, wait_until
 

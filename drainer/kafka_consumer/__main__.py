@@ -21,8 +21,7 @@ from pydantic import Field, model_validator
 from drainer.kafka_consumer.consumer import Consumer
 from drainer.kafka_consumer.run import Destination, consume, print_events
 from drainer.kafka_reading.address import TopicsSection, kafka_address
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions
 from drainer.sink.registry import consumer_replayer
 
 _log = log.get_logger("kafka-consumer")

@@ -26,8 +26,7 @@ from drainer.kafka_reading.records import KafkaPartition, PartitionDecoders, Rea
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event, ResolvedEvent, RowEvent
 from drainer.protocol.large import ClaimStoreError, claimed_row, open_store
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.simple.decoder import SchemaUnknown
 
 POLL_S: Final = 0.5

@@ -10,8 +10,7 @@ from binlog.runtime.fields import Section
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import check
+from drainer.protocol.registry import ProtocolOptions, check
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.settings.ticdc_settings import Switch

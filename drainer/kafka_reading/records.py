@@ -28,8 +28,7 @@ from confluent_kafka.admin import TopicMetadata
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.event import Image, RowEvent, key_of
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS, make_decoder
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")

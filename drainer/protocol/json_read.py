@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from drainer.protocol.encoded_columns import decompress
+from drainer.protocol.encoder import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ColumnValue, Image, Value
-from drainer.protocol.options import Compression
+from drainer.protocol.registry import Compression
 
 UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 _WHOLE: Final = re.compile(r"-?[0-9]{1,20}")

@@ -12,12 +12,23 @@ import pyarrow as pa
 
 from drainer.batch.work import Kind
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, take_parts
-from drainer.protocol.encoder import Encoder, Message
+from drainer.protocol.encoder import EncodedColumns, Encoder, Message, compressed, null_column, take_parts
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, joined, numbers, old_fragments
-from drainer.protocol.json_text import Fragment, json_string, plain_double, text, utf8_text
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.json_text import (
+    Fragment,
+    Parts,
+    Rows,
+    Slot,
+    fragments_of,
+    joined,
+    json_string,
+    numbers,
+    old_fragments,
+    plain_double,
+    text,
+    utf8_text,
+)
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
 

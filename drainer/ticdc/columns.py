@@ -23,14 +23,13 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, ColumnDecoder, Columns, by_rules, wanted_of_old
 from drainer.protocol.canal.decoder import value_of as canal_value_of
-from drainer.protocol.encoded_columns import decompress
+from drainer.protocol.encoder import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Value
 from drainer.protocol.json_read import loads
 from drainer.protocol.open.decoder import STRINGS, value_of_code
 from drainer.protocol.open.framing import LENGTH_BYTES, row_keys
-from drainer.protocol.options import Compression, ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS
+from drainer.protocol.registry import PROTOCOLS, Compression, ProtocolOptions
 from drainer.protocol.simple.decoder import VERSION
 from drainer.protocol.simple.decoder import value_of as simple_value_of
 from drainer.protocol.table import ColumnFlag

@@ -32,8 +32,7 @@ from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import ROW
 from drainer.protocol.open.framing import row_key, row_keys, unframe
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS, make_decoder, make_encoder
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.pumps.client import SILENCE_MAX_S, Missed, PumpClient
 from drainer.pumps.go_pump import (

@@ -35,8 +35,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Columns
 from drainer.protocol.large import claimed_row, open_store
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions
 from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.pumps.binlog_parts import messages_of

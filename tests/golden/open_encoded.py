@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from drainer.protocol.encoder import Message
 from drainer.protocol.open.encoder import OpenEncoder
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import RowChanges
 from tests.support.encoded import EncodedRow, encoded_rows, framed_rows, handle_only_rows
 

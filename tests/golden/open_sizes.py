@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.protocol.encoded_columns import compress, decompress
-from drainer.protocol.encoder import RECORD_OVERHEAD
+from drainer.protocol.encoder import RECORD_OVERHEAD, compress, decompress
 from drainer.protocol.errors import MessageTooLarge
 from drainer.protocol.large import LargeMessages
 from drainer.protocol.open.decoder import OpenDecoder

@@ -24,8 +24,7 @@ from drainer.protocol.column_text import names_of
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Event, RowEvent, key_of
 from drainer.protocol.json_read import Reader
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.ranges.upstream import Upstream
 from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.filter import Filter

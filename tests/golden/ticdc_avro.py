@@ -38,7 +38,7 @@ from drainer.protocol.avro.schema import (
 from drainer.protocol.encoder import Ddl, SchemaIds, header_of, merged, read_header
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry

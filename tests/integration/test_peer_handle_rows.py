@@ -13,8 +13,7 @@ import pytest
 
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.ranges.upstream import Upstream as Reader
 from drainer.schema.history.sources import parse_jobs
 from drainer.ticdc.pull import whole_row

@@ -22,8 +22,7 @@ from confluent_kafka import Producer
 from drainer.kafka_consumer.__main__ import main
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.event import Image, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.schema.filter import Filter
 from tests.golden.compare import compare_sqlite, differences
 from tests.golden.test_files import policy

@@ -18,7 +18,7 @@ from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import allowed_names
 from drainer.protocol.encoder import merged
 from drainer.protocol.event import Value
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_changes

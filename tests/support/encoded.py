@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import Encoder, Message
+from drainer.protocol.encoder import EncodedColumns, Encoder, Message
 from drainer.protocol.large import LargeMessages
 from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.secondary.encoder import SecondaryTable

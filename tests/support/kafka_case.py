@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.schema.filter import Filter
 from drainer.schema.job_policy import Policy
 from drainer.sink.kafka.settings.section import KafkaSection

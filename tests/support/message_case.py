@@ -14,8 +14,7 @@ from drainer.kafka_consumer.core import ConsumerCore
 from drainer.kafka_consumer.run import Destination
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.encoder import Encoder, Message
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
 from tests.support.capture import CaptureSet

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from drainer.kafka_reading.address import kafka_address
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 
 
 def protocol_options(parameters: Mapping[str, str]) -> ProtocolOptions:

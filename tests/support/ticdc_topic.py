@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from drainer.changes.decode import Changes
 from drainer.changes.segment import SegmentCutter
 from drainer.protocol.event import ResolvedEvent, RowEvent, key_of
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.ticdc.partition import RowHead, SchemaHead, heads_of
 from tests.support.message_case import Pairs
 

@@ -17,8 +17,7 @@ from binlog.tidb.time import parse_datetime, parse_duration
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready

@@ -10,8 +10,7 @@ from bench.kafka_rows import Counted, differences, id_of
 from bench.protocol import CASES, changes_of, encoder_of
 from drainer.batch.work import Kind
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from tests.support.encoded import encoded_rows, framed_rows
 
 

@@ -22,7 +22,7 @@ from drainer.changes.texts import numbers_of, offsets_of
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.protocol.avro.schema import Field
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.encoded_columns import large_binary
+from drainer.protocol.encoder import large_binary
 from drainer.row.column_type import ColumnType, TypeClass
 
 Octets = npt.NDArray[np.uint8]

@@ -32,7 +32,7 @@ from drainer.protocol.encoder import HEADER_BYTES, read_header
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import parse
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 
 Document = dict[str, Any]
 

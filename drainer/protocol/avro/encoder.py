@@ -13,11 +13,19 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.protocol.avro.blocks import Piece, constant, joined, pieces_of, varints
 from drainer.protocol.avro.schema import TableSchemas, compact_json, subjects, table_schemas
-from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import Ddl, DdlScope, Message, RequiredSchema, SchemaIds, header_of
+from drainer.protocol.encoder import (
+    Ddl,
+    DdlScope,
+    EncodedColumns,
+    Message,
+    RequiredSchema,
+    SchemaIds,
+    header_of,
+    null_column,
+)
 from drainer.protocol.errors import EncodeError, SchemaIdMissing
-from drainer.protocol.json_rows import fragments_of
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.json_text import fragments_of
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.table import RowChanges, Table
 

@@ -23,7 +23,7 @@ from binlog.tidb.types import Tp
 
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_document, json_double, json_string
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType, TypeClass
 

@@ -12,7 +12,7 @@ from drainer.protocol.canal.encoder import WATERMARK
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Event, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Columns, Reader, image_of, of_text, parse
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import ColumnFlag
 
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}

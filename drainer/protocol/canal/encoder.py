@@ -12,12 +12,10 @@ from binlog.tidb.types import BLOBS, FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
-from drainer.protocol.encoded_columns import EncodedColumns, compress
-from drainer.protocol.encoder import Ddl, DdlScope, Message
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedColumns, Message, compress
 from drainer.protocol.event import canal_kind
-from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
-from drainer.protocol.json_text import Fragment, json_string, latin1_text
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.json_text import Fragment, Parts, Slot, joined, json_string, latin1_text, old_fragments, or_null
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.row_messages import DocumentTable, OneRowMessages, value_of
 from drainer.protocol.table import ColumnFlag, RowChanges, Table, basic_type, full_type
 

@@ -23,7 +23,7 @@ from drainer.protocol.debezium.schema import DECIMAL, EPOCH, tidb_type, value_of
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.row.column_type import ColumnType
 
 _CHANGES: Final = {"c": Change.INSERT, "u": Change.UPDATE, "d": Change.DELETE, "r": Change.INSERT}

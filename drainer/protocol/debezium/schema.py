@@ -22,7 +22,7 @@ from drainer.changes.vector import Ints, Mask, Words
 from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.column_text import distinct, each, names_of
 from drainer.protocol.json_text import Fragment, base64, json_string, short_double, text, utf8_text
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number

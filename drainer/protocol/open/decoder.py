@@ -23,7 +23,7 @@ from drainer.protocol.event import (
 from drainer.protocol.json_read import Reader, parse
 from drainer.protocol.open.encoder import ADMIN, DDL, RESOLVED, ROW
 from drainer.protocol.open.framing import unframe, unquote
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import ColumnFlag
 
 # Converts one column of an Open Protocol event to a plain value.

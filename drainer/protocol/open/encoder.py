@@ -17,13 +17,25 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, compress, large_binary, take_rows
-from drainer.protocol.encoder import Ddl, Encoder, Message
+from drainer.protocol.encoder import Ddl, EncodedColumns, Encoder, Message, compress, large_binary, take_rows
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Parts, Rows, Slot, constant, fragments_of, numbers
-from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
+from drainer.protocol.json_text import (
+    Fragment,
+    Parts,
+    Rows,
+    Slot,
+    base64,
+    constant,
+    escaped,
+    fragments_of,
+    json_string,
+    numbers,
+    short_double,
+    text,
+    utf8_text,
+)
 from drainer.protocol.open.framing import frame, quote, single
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import RECORD_OVERHEAD, Message
+from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedColumns, Message
 from drainer.protocol.errors import MessageError
 
 VERSION: Final = (1).to_bytes(8, "big")

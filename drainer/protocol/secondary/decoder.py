@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, RowEvent, Value
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.secondary.encoder import NAME
 from drainer.protocol.table import ColumnFlag
 

@@ -34,10 +34,9 @@ from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.encoded_columns import EncodedColumns, null_column, take_parts
-from drainer.protocol.encoder import Ddl, DdlScope, Message
-from drainer.protocol.json_rows import fragments_of
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedColumns, Message, null_column, take_parts
+from drainer.protocol.json_text import fragments_of
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.table import Column, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from drainer.protocol.encoded_columns import decompress
+from drainer.protocol.encoder import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import (
     BootstrapEvent,
@@ -22,7 +22,7 @@ from drainer.protocol.event import (
 )
 from drainer.protocol.json_read import UINT64_MAX, Columns, Reader, image_of, of_text, parse
 from drainer.protocol.json_text import single_digits
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.simple.avro_schema import DDL_KINDS, read_document
 from drainer.protocol.table import ColumnFlag
 

@@ -16,11 +16,9 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes, part_of_slot
 from drainer.dispatch.piece_order import OrderedPart, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
-from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import Message, RequiredSchema, SchemaIds
+from drainer.protocol.encoder import EncodedColumns, Message, RequiredSchema, SchemaIds
 from drainer.protocol.large import ClaimStore, LargeMessages, message_bytes_max, open_store
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.codec import Decoder
 from drainer.schema.steps import Ddl, Located

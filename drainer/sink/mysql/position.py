@@ -16,7 +16,7 @@ from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.format import qualified, quote
 from drainer.sink.position import OURS, TABLES, ConsumerPosition, SqlPositionStore, Value, definition
 
 _RANGE: Final = f"{OURS} AND until_ts=? AND phase=?"

@@ -35,11 +35,17 @@ from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.position import Changefeed
-from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter, Phase, phase_of
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
-from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
+from drainer.sink.mysql.rows.writer import (
+    Name,
+    UniqueSurprise,
+    Writer,
+    report_loading,
+    tables_there,
+    tables_with_triggers,
+)
 from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings
@@ -137,7 +143,7 @@ class MySQLSink:
         driver = self._open()
         if self._config.channel_id is not None:
             position.create_mark_table(session)
-        loader.report(session, wanted=self._config.load_data == "auto")
+        report_loading(session, wanted=self._config.load_data == "auto")
         if not self._config.allow_triggers:
             self._triggers = tables_with_triggers(session)
         found = driver.store(session).read()

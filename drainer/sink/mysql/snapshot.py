@@ -30,8 +30,7 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Se
 from drainer.sink.mysql.ddl.runner import known_collations
 from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.position import Changefeed
-from drainer.sink.mysql.rows.format import SQL_TEXT, sql_of
-from drainer.sink.mysql.rows.statements import bounded, qualified, quote
+from drainer.sink.mysql.rows.format import SQL_TEXT, bounded, qualified, quote, sql_of
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_with_triggers, within_packet
 from drainer.sink.position import BUILDING, SqlPositionStore

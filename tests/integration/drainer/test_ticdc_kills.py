@@ -25,7 +25,7 @@ from urllib.parse import unquote
 import pytest
 from binlog import envelope
 
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from tests.golden.compare import each_difference
 from tests.integration.drainer.stubs import Stubs, running_stubs
 from tests.integration.drainer.test_recording import configuration

@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from drainer.protocol.event import ResolvedEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.schema.filter import Filter
 from tests.golden.compare import differences
 from tests.golden.test_files import policy

@@ -16,7 +16,7 @@ from drainer.arbiter.__main__ import main
 from drainer.arbiter.config import ArbiterConfig
 from drainer.arbiter.core import RUNNING, Position
 from drainer.protocol.event import DdlEvent
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.secondary.decoder import commit_ts_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.replay import Replayer, ReplayFailed, replayed

@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.schema import table_schemas
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
 from tests.support.encoded import encoded_rows

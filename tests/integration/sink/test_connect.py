@@ -15,8 +15,7 @@ from confluent_kafka import Producer
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, Message
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.golden.compare import each_difference
 from tests.integration.sink.forks import children
 from tests.support import kafka_case

@@ -13,7 +13,7 @@ from binlog.cluster import tso
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_consumer.run import Destination
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.sink.base import Verification
 from drainer.sink.errors import DestinationDown, PositionMoved
 from drainer.sink.mysql import fenced_session

@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 
 from drainer.kafka_check.__main__ import main as check
 from drainer.protocol.event import ResolvedEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from tests.integration.sink.forks import children
 from tests.support import kafka_case
 from tests.support.change_replay import commits

@@ -13,8 +13,7 @@ from unittest import mock
 import pytest
 
 from drainer.protocol.event import Change, DdlEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Upstream

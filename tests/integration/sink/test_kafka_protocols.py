@@ -10,8 +10,7 @@ import pytest
 
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import BootstrapEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from tests.support import kafka_case

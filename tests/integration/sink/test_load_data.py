@@ -23,7 +23,7 @@ from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.connection import ServerSession, connect
-from drainer.sink.mysql.rows import loader
+from drainer.sink.mysql.rows import writer
 from drainer.sink.mysql.rows.format import ESCAPED, SQL_TEXT, placeholder, string_literal
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
@@ -233,7 +233,7 @@ class Way:
 
 @contextmanager
 def both_ways(db: MariaDB) -> Iterator[tuple[Way, Way]]:
-    loader._until.clear()
+    writer._until.clear()
     by_load, by_statement = Way(server_config(db)), Way(server_config(db, load_data="off"))
     try:
         yield by_load, by_statement
@@ -411,7 +411,7 @@ def test_load_with_warnings_not_kept_by_server_is_rolled_back(db: MariaDB) -> No
         by_load.session.execute(b"SET SESSION max_error_count=0")
         rows = folded(shape(columns, "t"), [b"1", b"300"])
         by_load.session.begin()
-        assert not loader.Loader(by_load.session, UniqueKeys(), 1).write(
+        assert not writer.Loader(by_load.session, UniqueKeys(), 1).write(
             rows.shape, tuples_of([b"(1,1)", b"(2,300)"]), replaces=True
         )
         by_load.session.commit()
@@ -440,14 +440,14 @@ def test_server_without_local_infile_gets_statements(db: MariaDB) -> None:
             without.write(folded(shape(columns, "t"), [b"1"]))
             assert (without.session.local_infile, without.loads) == (False, 0)
             without.session.close()
-            assert loader.may_load(by_load.session.address)
+            assert writer.may_load(by_load.session.address)
             by_load.write(folded(shape(columns, "t"), [b"2"]))
             by_load.write(folded(shape(columns, "t"), [b"3"]))
             assert (by_load.loads, by_load.taken_back) == (1, 1)
-            assert not loader.may_load(by_load.session.address)
+            assert not writer.may_load(by_load.session.address)
         finally:
             db.query("SET GLOBAL local_infile=1")
-            loader._until.clear()
+            writer._until.clear()
     assert stored(db, "t") == [(b"1", b"3")]
 
 
@@ -465,7 +465,7 @@ def test_load_data_is_used_from_a_thousand_rows_on(db: MariaDB, count: int) -> N
     where = work.folded[0].shape
     db.query(f"CREATE DATABASE IF NOT EXISTS `{where.schema}`")
     db.query(f"CREATE TABLE `{where.schema}`.`{where.table}` (id INT PRIMARY KEY, v VARCHAR(255)) CHARSET=utf8mb4")
-    loader._until.clear()
+    writer._until.clear()
     before = loads(db)
     destination = opened(db)
     range_ = Intent(100, 200, 1, 10_000, 1, "all", ("a",))

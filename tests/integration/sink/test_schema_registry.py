@@ -15,7 +15,7 @@ from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.errors import MessageError, SchemaIdMissing
 from drainer.protocol.event import Change, RowEvent
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
 from tests.support.encoded import encoded_rows

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from drainer.dispatch.rules import checked_topic
 from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, only
-from drainer.protocol.options import KAFKA_CONFIG
+from drainer.protocol.registry import KAFKA_CONFIG
 from drainer.sink.kafka.settings.ticdc_settings import (
     ConnectTimeout,
     RequestTimeout,

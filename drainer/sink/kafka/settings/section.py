@@ -11,8 +11,16 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field, create_model
 
 from drainer.dispatch.rules import DispatchRule, Method, Router, SelectorRule, checked_topic
-from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
-from drainer.protocol.registry import PROTOCOLS, make_encoder, protocols_text, unread
+from drainer.protocol.registry import (
+    KAFKA_CONFIG,
+    PROTOCOLS,
+    Option,
+    ProtocolOptions,
+    make_encoder,
+    option_table,
+    protocols_text,
+    unread,
+)
 from drainer.protocol.registry import check as check_options
 from drainer.sink.kafka.schema_registry import RegistryHttp, RegistrySection
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection

@@ -20,7 +20,7 @@ from binlog.runtime.fields import ByteSize, Duration, Section, parse_bytes, pars
 from pydantic import BaseModel, BeforeValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT, only
-from drainer.protocol.options import KAFKA_CONFIG
+from drainer.protocol.registry import KAFKA_CONFIG
 from drainer.sink.settings import ToSection
 
 INT16_MAX: Final = (1 << 15) - 1

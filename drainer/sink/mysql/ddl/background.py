@@ -29,7 +29,7 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Se
 from drainer.sink.mysql.ddl.fingerprint import Name
 from drainer.sink.mysql.ddl.job_plan import JobPlan
 from drainer.sink.mysql.fenced_session import Driver, lock_name, try_lock
-from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.rows.format import quote
 from drainer.sink.position import DONE, JobMark
 from drainer.sink.retry import RetryDeadline
 

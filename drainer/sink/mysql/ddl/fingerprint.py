@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self, TypedDict, TypeVar
 from binlog.runtime.crashpoint import crash_point
 
 from drainer.sink.mysql.connection import ServerError, ServerSession
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.format import qualified, quote
 
 _ACCESS_DENIED: Final = frozenset({1044, 1142, 1227})
 

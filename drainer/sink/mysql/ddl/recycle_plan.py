@@ -28,7 +28,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Retry, ServerError, ServerSession
 from drainer.sink.mysql.ddl.job_plan import JobPlan
 from drainer.sink.mysql.ddl.session_context import Server
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.format import qualified, quote
 from drainer.sink.recycle_names import Kept, fresh_name, latest
 
 # Which tables can be moved to another schema without changing the remaining ones.

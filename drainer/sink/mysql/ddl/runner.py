@@ -27,12 +27,11 @@ from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.ddl import fingerprint, recycle_plan, session_context
 from drainer.sink.mysql.ddl.background import BackgroundIndexes, index_of
-from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
+from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of, why_not
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.session_context import Server
-from drainer.sink.mysql.ddl.translate import why_not
 from drainer.sink.mysql.fenced_session import Driver
-from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.rows.format import quote
 from drainer.sink.position import BUILDING, DONE, JobMark, purge_old_jobs
 
 # Reads how the destination partitions a table, before rows are removed with a partition.

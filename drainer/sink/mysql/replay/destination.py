@@ -31,9 +31,9 @@ from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.fenced_session import lock_name, statement_lock
 from drainer.sink.mysql.position import consumer_store
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
-from drainer.sink.mysql.rows.loader import AT_ROW, is_computed, literal_at, stored_exactly
-from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.rows.format import quote
 from drainer.sink.mysql.rows.unique_keys import read
+from drainer.sink.mysql.rows.writer import AT_ROW, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.snapshot import ServerSnapshot
 from drainer.sink.position import Value, tuples
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc

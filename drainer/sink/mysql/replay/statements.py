@@ -14,9 +14,8 @@ from drainer.batch.work import Match
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Image, RowEvent
 from drainer.sink.mysql.config import StatementLimits
-from drainer.sink.mysql.rows.format import string_literal
+from drainer.sink.mysql.rows.format import bounded, qualified, quote, string_literal
 from drainer.sink.mysql.rows.ordered import condition
-from drainer.sink.mysql.rows.statements import bounded, qualified, quote
 
 LIMITS: Final = StatementLimits()
 _DECIMAL: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?")

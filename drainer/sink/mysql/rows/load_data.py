@@ -16,7 +16,7 @@ from typing import Final
 from drainer.batch.work import TableShape
 from drainer.changes.net import Tuples
 from drainer.row.column_type import TypeClass
-from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.format import qualified, quote
 
 # A column of a table as the destination's information_schema describes it.
 

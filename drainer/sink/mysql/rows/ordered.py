@@ -16,9 +16,8 @@ from itertools import groupby
 
 from drainer.batch.work import KeyChange, Kind, Literals, Match, TableShape, replaces, upsert
 from drainer.sink.mysql.config import StatementLimits
-from drainer.sink.mysql.rows.format import sql_of
-from drainer.sink.mysql.rows.statements import Statement, bounded, deletes, inserts, qualified, quote, split_row
-from drainer.sink.mysql.rows.statements import replaces as replace_statements
+from drainer.sink.mysql.rows.format import Statement, bounded, deletes, inserts, qualified, quote, split_row, sql_of
+from drainer.sink.mysql.rows.format import replaces as replace_statements
 from drainer.sink.mysql.rows.unique_keys import Handling
 
 Flavour = str

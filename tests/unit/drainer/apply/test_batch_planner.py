@@ -26,7 +26,7 @@ from drainer.apply.distributed import Cut, DistributedBatches
 from drainer.apply.progress import Progress
 from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting
 from drainer.dispatch.rules import Router
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.base import Intent, Wants
 from drainer.sink.file.files import ByTable

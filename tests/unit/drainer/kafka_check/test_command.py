@@ -36,8 +36,7 @@ from drainer.kafka_reading.records import (
     records_in,
 )
 from drainer.protocol.encoder import Ddl, Message
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.kafka_consumer.test_sqlite import consumer

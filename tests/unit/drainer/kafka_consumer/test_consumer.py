@@ -16,8 +16,7 @@ from drainer.kafka_consumer.core import ConsumeError, Resume
 from drainer.kafka_reading.records import KafkaPartition, ReadError, ReadStopped, Record
 from drainer.protocol.encoder import Message
 from drainer.protocol.event import Event, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.kafka_check.test_command import ENCODER, TABLE, rows

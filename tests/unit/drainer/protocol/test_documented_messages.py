@@ -13,8 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, MessageError, ProtocolConfigError
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.protocol.registry import PROTOCOLS, ProtocolOptions, make_encoder
 from tests.support.protocol_cases import CASES, Case, Wire
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import COLUMNS, typed_row

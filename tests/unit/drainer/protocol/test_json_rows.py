@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol import json_rows
-from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
+from drainer.protocol import json_text
+from drainer.protocol.json_text import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from tests.support.row_changes import make_changes, make_table
 
 TEXTS = st.lists(st.none() | st.text("ab%s{}", max_size=4), min_size=1, max_size=9)
@@ -42,7 +42,7 @@ def test_json_rows_beyond_one_array_are_joined_in_parts(monkeypatch: pytest.Monk
     rows = Rows(["<", Slot(1, quoted=True), ">"])
     columns = [binary([]), binary([str(n) if n % 3 else None for n in range(50)])]
     whole = rows.build(columns).to_pylist()
-    monkeypatch.setattr(json_rows, "JOINED_BYTES_MAX", 20)
+    monkeypatch.setattr(json_text, "JOINED_BYTES_MAX", 20)
     assert rows.build(columns).to_pylist() == whole
     assert whole[:3] == [b"<null>", b'<"1">', b'<"2">']
 

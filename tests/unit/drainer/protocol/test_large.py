@@ -27,7 +27,7 @@ from drainer.protocol.large import (
 )
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows

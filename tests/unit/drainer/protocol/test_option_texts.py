@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.protocol.options import ProtocolOptions, option_table
+from drainer.protocol.registry import ProtocolOptions, option_table
 from tests.support.protocol_options import protocol_options
 
 

@@ -14,8 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.event import RowEvent
 from drainer.protocol.large import LargeMessages, claimed_row, open_store
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows, fitted_rows, framed_rows
 from tests.support.protocol_cases import values

@@ -10,11 +10,9 @@ from binlog.tidb.json import decode_text, encode_json
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoded_columns import compress, decompress
-from drainer.protocol.encoder import Ddl, Message
+from drainer.protocol.encoder import Ddl, Message, compress, decompress
 from drainer.protocol.errors import MessageError
-from drainer.protocol.options import Compression, ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import Compression, ProtocolOptions, make_decoder, make_encoder
 from tests.support.encoded import encoded_rows, framed_rows
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type

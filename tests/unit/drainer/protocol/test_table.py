@@ -12,8 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol import encoder
 from drainer.protocol.encoder import CompiledTables
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.table import ColumnFlag, column_flags, handle_index
 from tests.support.encoded import encoded_rows
 from tests.support.row_changes import make_changes, make_table

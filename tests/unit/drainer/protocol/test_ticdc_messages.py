@@ -9,8 +9,7 @@ import pytest
 
 from drainer.protocol.event import BootstrapEvent, Event, Image, RowEvent, key_of
 from drainer.protocol.large import claimed_row
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from tests.unit.drainer.protocol.test_large import MemoryStore
 
 CANAL = (

@@ -27,7 +27,7 @@ from drainer.config import Config
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.rules import Router
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.row.codec import Decoder
 from drainer.row.key import Same, choose_key
 from drainer.row.layout import replicated

@@ -26,8 +26,7 @@ from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, ResolvedEvent, RowEvent, key_of
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.protocol.table import ColumnFlag
 from drainer.ranges.upstream import Upstream
 from drainer.schema.history.base import JobHistory

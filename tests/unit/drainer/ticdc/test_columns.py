@@ -20,8 +20,7 @@ from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import parse
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.ticdc.pull import PartitionRange, _Translation

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, ReadError, Record, TopicReader
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.ranges.upstream import Snapshot, UpstreamDown
 from drainer.schema.history.base import JobSource

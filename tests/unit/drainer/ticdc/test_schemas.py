@@ -24,8 +24,7 @@ from drainer.kafka_reading.records import KafkaPartition, ReadError, Record
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import Reader
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.simple.avro_schema import read_document, write_document
 from drainer.protocol.simple.encoder import table_schema
 from drainer.protocol.table import Table

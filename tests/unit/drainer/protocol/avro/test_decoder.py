@@ -18,7 +18,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
 from tests.support.encoded import encoded_rows

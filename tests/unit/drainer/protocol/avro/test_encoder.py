@@ -17,8 +17,7 @@ from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import Ddl, DdlScope, Message, merged
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import check
+from drainer.protocol.registry import ProtocolOptions, check
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
 from tests.support.encoded import EncodedRow, encoded_rows, framed_rows

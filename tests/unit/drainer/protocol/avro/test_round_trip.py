@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.row.column_type import DecodedValue
 from tests.support.avro_tables import TOPIC, ready
 from tests.support.encoded import encoded_rows

@@ -16,7 +16,7 @@ from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.avro.schema import allowed_names, allowed_text, avro_name, compact_json, subjects, table_schemas
 from drainer.protocol.encoder import RequiredSchema
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.column_type import ColumnType
 from tests.support.avro_tables import TOPIC, ready

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows
 from tests.support.examples import FEW

@@ -15,8 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows

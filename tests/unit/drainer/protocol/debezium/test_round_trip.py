@@ -20,8 +20,7 @@ from drainer.protocol.debezium.schema import value_of
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows
 from tests.support.examples import FEW

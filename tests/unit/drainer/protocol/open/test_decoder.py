@@ -18,7 +18,7 @@ from drainer.protocol.json_read import Reader
 from drainer.protocol.open.decoder import OpenDecoder, image
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.open.framing import quote, unquote
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import Compression, ProtocolOptions
 from drainer.protocol.table import ColumnFlag
 
 OPTIONS = ProtocolOptions("open-protocol")

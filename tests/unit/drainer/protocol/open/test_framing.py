@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoded_columns import EncodedColumns, take_rows
-from drainer.protocol.encoder import Message
+from drainer.protocol.encoder import EncodedColumns, Message, take_rows
 from drainer.protocol.open.framing import VERSION, frame, row_key, row_keys, unframe
 from tests.support.encoded import EncodedRow, columns_of, each_row
 

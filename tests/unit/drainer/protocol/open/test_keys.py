@@ -10,8 +10,7 @@ from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_encoder
 from drainer.protocol.table import RowChanges, Table, table_of
 from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.encoded import encoded_rows

@@ -14,8 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.table import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.encoded import encoded_rows, framed_rows

@@ -17,8 +17,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope, Message
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import ColumnValue, DdlEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.table import Column, RowChanges
 from drainer.row.column_type import TypeClass
 from tests.support.any_changes import BIG, changes

@@ -18,8 +18,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.simple.avro_schema import DOCUMENT, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.row.column_type import DecodedValue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.sink.kafka.publication import IDLE_MAX_S, BootstrapSchedule
 from tests.support.typed_columns import typed_table
 

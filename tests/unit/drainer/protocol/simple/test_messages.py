@@ -15,8 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, DdlScope
 from drainer.protocol.errors import EncodeError, MessageError, ProtocolConfigError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.protocol.table import Table
 from drainer.row.column_type import DecodedValue

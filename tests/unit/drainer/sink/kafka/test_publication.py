@@ -22,8 +22,7 @@ from drainer.dispatch.rules import DispatchRule, Router, SelectorRule
 from drainer.protocol.encoder import Message, merged
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
+from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.sink.kafka.publication import Publication
 from tests.support.encoded import EncodedRow, encoded_rows, fitted_rows, framed_rows
 from tests.support.examples import FEW

@@ -10,8 +10,7 @@ import pytest
 from binlog.errors import ConfigError
 
 from drainer.protocol.large import ClaimStoreError
-from drainer.protocol.options import option_table
-from drainer.protocol.registry import protocols_text
+from drainer.protocol.registry import option_table, protocols_text
 from drainer.sink.base import Identity
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import make

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drainer.dispatch.rules import DispatchRule, Router, SelectorRule
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection, PartitionChange

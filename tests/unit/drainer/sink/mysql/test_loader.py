@@ -10,9 +10,9 @@ import pytest
 
 from drainer.batch.work import Match, TableShape
 from drainer.sink.mysql.connection import ConnectionLost, Loaded, Retry, ServerError
-from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
+from drainer.sink.mysql.rows import writer
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from drainer.sink.mysql.rows.writer import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
 from tests.support.net_rows import tuples_of
 
 TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), (), (Match.PLAIN,) * 2, type_classes=("int", "enum"))
@@ -64,9 +64,9 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    loader._until.clear()
+    writer._until.clear()
     yield
-    loader._until.clear()
+    writer._until.clear()
 
 
 def write(session: Scripted, keys: UniqueKeys | None = None, *, replaces: bool = True, rows_min: int = 2) -> bool:
@@ -175,7 +175,7 @@ def test_connection_lost_during_load_disables_loading_for_server() -> None:
 
 def test_loading_is_tried_again_after_statements_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(loader.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(writer.time, "monotonic", lambda: now_s)
     leave_to_statements("there:3306", "broken")
     now_s += STATEMENTS_ONLY_S - 1
     assert not may_load("there:3306")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from drainer.batch.work import KeyChange, Kind, Match, TableShape
 from drainer.changes.net import Tuples
 from drainer.sink.mysql.config import StatementLimits
+from drainer.sink.mysql.rows.format import deletes, inserts, key_of, quote, replaces, split_row
 from drainer.sink.mysql.rows.ordered import condition, exact_single, one_by_one
-from drainer.sink.mysql.rows.statements import deletes, inserts, key_of, quote, replaces, split_row
 
 SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), (), (Match.PLAIN, Match.PLAIN))
 

@@ -25,8 +25,7 @@ from binlog.runtime.outage import Outage
 
 from pumpclient.errors import ClientClosed, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
-from pumpclient.pool import NO_LABELS, Pool
-from pumpclient.selector import STRATEGIES, Selector, make_selector
+from pumpclient.pool import NO_LABELS, STRATEGIES, Pool, Selector, make_selector
 from pumpclient.writer import NO_DDL, DdlFields, Ended, Writer, prewrite_payload
 
 log = get_logger(__name__)

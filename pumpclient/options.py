@@ -11,7 +11,7 @@ from binlog.runtime.security import Security
 from pydantic import ValidationError
 
 from pumpclient.errors import CommitUndelivered
-from pumpclient.selector import STRATEGIES
+from pumpclient.pool import STRATEGIES
 from pumpclient.tracker import OpenTransaction
 from pumpclient.writer import Limits
 

@@ -26,9 +26,8 @@ from binlog.runtime.security import Security
 from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.connection import Connection
 from pumpclient.errors import CommitUndelivered, TransactionRolledBack
-from pumpclient.pool import Pool
+from pumpclient.pool import Pool, Selector
 from pumpclient.prewrite import Prewriting
-from pumpclient.selector import Selector
 from pumpclient.tracker import CleanUp, OpenTransaction, Tracker
 
 log = get_logger(__name__)

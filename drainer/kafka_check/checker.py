@@ -71,8 +71,7 @@ class Violation:
 
 @dataclass
 class Report:
-    """Counts of what was checked. `violations`: the first VIOLATIONS_KEPT; `broken`: the number of violations of each
-    rule."""
+    """Counts. `violations`: the first VIOLATIONS_KEPT; `broken`: the number of violations of each rule."""
 
     messages: int = 0
     rows: int = 0
@@ -187,8 +186,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Stay:
-    """A period that a row spends in one partition. `resolved_ts`: the newest resolved event in front of its first event
-    there."""
+    """A period of a row in one partition. `resolved_ts`: the newest resolved event in front of its first event."""
 
     topic_partition: KafkaPartition
     first_ts: int
@@ -368,8 +366,7 @@ class Checker:
             self._broken(Broken.RESOLVED_BACK, partition, text)
 
     def _admin(self, partition: _Partition, event: AdminEvent) -> None:
-        """Check an announced number of partitions. The partition's epoch is the number of this announcement, counted
-        over all partitions."""
+        """Check an announcement. The partition's epoch is the number of this one, counted over all partitions."""
         name = event.commit_ts, event.partitions
         if name not in self._admins:
             self._admins.append(name)
@@ -396,8 +393,7 @@ class Checker:
                     self._missing(Broken.DDL_MISSING, partition, f"{name[3]!r} at {name[0]} is missing here")
 
     def _check_admins(self, topic: str) -> None:
-        """Check that every partition has the announcements of its topic, except partitions that an announcement does
-        not count, such as those added later."""
+        """Check that every partition which an announcement counts has it; one that was added later need not."""
         of_topic = self._of_topic(topic)
         wanted = dict.fromkeys(name for one in of_topic for name in one.admins)
         for partition in of_topic:

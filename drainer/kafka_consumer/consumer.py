@@ -101,8 +101,7 @@ class Consumer:
 
     @property
     def position(self) -> str:
-        """Return the position after the newest ResolvedEvent that was given, for the caller to store; "" before the
-        first one."""
+        """Return the position after the newest ResolvedEvent, for the caller to store; "" before the first one."""
         return resume_text(self.resume) if self.resume != Resume() else ""
 
     def __iter__(self) -> Iterator[Event]:
@@ -130,8 +129,7 @@ class Consumer:
             await asyncio.to_thread(polls.close)
 
     def parts(self) -> Iterator[Part]:
-        """Yield the same as parts: what may be applied in one transaction. `resume` counts a part when the next one is
-        asked for."""
+        """Yield what may be applied in one transaction. `resume` counts a part when the next one is asked for."""
         for due in self._polls(self._stop.is_set):
             for part in due:
                 yield part
@@ -215,8 +213,7 @@ class Consumer:
             raise ConsumeError(f"{topic_partition} offset {offset}: {error}") from None
 
     def _hold(self, reader: TopicReader, core: ConsumerCore, held: set[KafkaPartition]) -> set[KafkaPartition]:
-        """Bound the rows that wait: read only the partitions that others wait for, while there are too many. Return the
-        partitions that are not read."""
+        """While too many rows wait, read only the partitions that others wait for. Return the others."""
         waiting = len(core.buffered)
         if waiting > self._rows_waiting_max:
             wanted = core.ahead()
@@ -278,8 +275,7 @@ class _InOrder(EventDecoding):
         self._waiting: dict[KafkaPartition, deque[tuple[Record, Sequence[Event] | SchemaUnknown]]] = {}
 
     def ready(self, record: Record) -> Iterator[tuple[Record, Sequence[Event]]]:
-        """Yield the records that can be decoded now, in their partition's order, with their events. Raises
-        ConsumeError."""
+        """Yield the records that can be decoded now, in their partition's order. Raises ConsumeError."""
         waiting = self._waiting.setdefault(record.topic_partition, deque())
         waiting.append((record, self._tried(record)))
         if len(waiting) == 1 and isinstance(waiting[0][1], SchemaUnknown):

@@ -77,8 +77,7 @@ def records_in(directory: Path) -> Iterator[Record]:
 
 
 class _Said(logging.Handler):
-    """Log each message of the client library once: while brokers are unreachable it repeats a message twenty times a
-    second."""
+    """Logs each message of the client library once: it repeats those about a lost broker twenty times a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,8 +185,7 @@ class TopicReader(PartitionReader):
             raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
 
     def offset_at(self, topic_partition: KafkaPartition, time_ms: int) -> int | None:
-        """Return the offset of the first record that is not older than `time_ms`, in milliseconds since 1970; None:
-        there is none. Raises ReadError."""
+        """Return the offset of the first record not older than `time_ms` (since 1970), or None. Raises ReadError."""
 
         def offset_of(wait_s: float) -> TopicPartition:
             asked = TopicPartition(*topic_partition, max(time_ms, 0))
@@ -238,8 +236,7 @@ class TopicReader(PartitionReader):
         self.client.resume([TopicPartition(*one) for one in topic_partitions])
 
     def added(self) -> list[KafkaPartition]:
-        """Return the partitions, also of new topics, that brokers have got since they were last asked. They are asked
-        every ten seconds."""
+        """Return the partitions that are new since brokers were last asked, which is every ten seconds."""
         if time.monotonic() < self._ask_again_s:
             return []
         self._ask_again_s = time.monotonic() + _ASK_S
@@ -256,8 +253,7 @@ class TopicReader(PartitionReader):
         return ReadError(f"{topic_partition}: {error.str()}")
 
     def records(self) -> Iterator[Record]:
-        """Yield all records, of each partition up to the end that it has when the reader reaches it. Raises
-        ReadError."""
+        """Yield all records, of each partition up to its end when it is reached. Raises ReadError."""
         self.begin(dict.fromkeys(self.topic_partitions()))
         done: set[KafkaPartition] = set()
         while done < self.known:
@@ -282,8 +278,7 @@ class PartitionDecoders:
         self._schemas = SchemaRegistry(options.schema_registry).schema if is_avro else None
 
     def of(self, topic_partition: KafkaPartition) -> Decoder:
-        """Return the decoder of a partition. Decoding raises MessageError, and the registry's errors if it does not
-        answer."""
+        """Return a partition's decoder, which raises MessageError, and the registry's errors if it is silent."""
         found = self._decoders.get(topic_partition)
         if found is None:
             made = make_decoder(self._options) if self._schemas is None else AvroDecoder(self._options, self._schemas)
@@ -328,8 +323,7 @@ class Repeats:
         return is_repeat
 
     def _in_stretch(self, table: _Table, commit_ts: int, row: Hashable) -> int:
-        """Count this row among the consecutive rows of its table with this commit_ts. Return how many of them are equal
-        to it, this one included."""
+        """Count this row among its table's consecutive ones of this commit_ts. Return the number of equal ones."""
         known = self._stretch.get(table)
         if known is None or known[0] != commit_ts:
             known = self._stretch[table] = (commit_ts, Counter())

@@ -65,8 +65,7 @@ def run(config: ReparoConfig) -> Counts:
 
 @contextmanager
 def _stream(config: ReparoConfig, position: FilePosition | None) -> Iterator[Stream]:
-    """Return the stream, with a progress bar if standard error is a terminal and nothing else is written to that
-    terminal."""
+    """Return the stream, with a progress bar if a terminal is standard error and gets nothing else."""
     console = Console(stderr=True)
     shown = console.is_terminal and not (config.dest_type == PRINT and sys.stdout.isatty())
     columns = (

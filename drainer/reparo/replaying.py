@@ -63,8 +63,7 @@ _TEXTS = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION,
 
 
 def lines(binlog: FileBinlog, events: Iterable[RowEvent]) -> Iterator[str]:
-    """Return one line for a DDL, or one for each row: time, commit_ts, the kind of change, the table and its
-    columns."""
+    """Return a line for a DDL, or for each row: time, commit_ts, the kind of change, the table and its columns."""
     when = f"{tso.format_local(binlog.commit_ts)}  {binlog.commit_ts}"
     if binlog.query is not None:
         yield f"{when}  ddl     {' '.join(binlog.query.split())}"

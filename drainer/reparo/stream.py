@@ -93,8 +93,7 @@ class FilePosition:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that is wanted. `where`: file and offset, for errors; `position`: the destination's position after it is
-    applied."""
+    """A wanted record. `where`: file and offset, for errors; `position`: the destination's after it is applied."""
 
     binlog: FileBinlog
     where: str
@@ -210,8 +209,7 @@ class Stream:
             raise ReparoError(f"{error}; -skip-damaged continues after it") from error
 
     def _behind(self, name: FileName) -> Iterator[Record]:
-        """The records of a file that follow the stored position. The last replayed record must still be in the file
-        with the same checksum."""
+        """The records of a file behind the stored position, whose own record must still be there, unchanged."""
         position = self.position
         if position is None or name.number != position.file_number:
             yield from self._records(name)

@@ -255,8 +255,7 @@ class MessageReader:
 
 
 def source_address(uri: str, client: Mapping[str, str]) -> KafkaAddress:
-    """Parse the address of TiCDC's topics. Raises ConfigError, also for messages that do not say all that a drainer
-    needs."""
+    """Parse the address. Raises ConfigError, also for messages that do not say all that a drainer needs."""
     found = kafka_address(uri, "drainer", client)
     heads_of(found.options)
     return found
@@ -353,8 +352,7 @@ def reader_of(address: KafkaAddress, partition: KafkaPartition) -> TopicReader:
 
 
 class PartitionPump(FollowedPump):
-    """A partition that is followed. `partition`: its topic and number; `to_end`: it counts when the end that it had at
-    the start has been read."""
+    """A followed partition. `to_end`: it counts when the end that it had at the start has been read."""
 
     def __init__(
         self,

@@ -172,8 +172,7 @@ class _Translation:
     def _fold_plain(
         self, builder: Any, maker: PlainRows, plain: PlainReader, records: Iterator[Record]
     ) -> Generator[Counted, None, tuple[Iterable[Record], int]]:
-        """Add rows as columns as long as they are plain. Return the records that are left, and the ts up to which
-        everything was added."""
+        """Add rows as columns while they are plain. Return the other records, and the ts up to which all was added."""
         held, waiting = list[Record](), list[Sequence[PlainRow]]()  # records; of each, the rows that are to be added
         added_ts = done_ts = max(self._wanted.resolved_ts, self._after_ts)
         begin = held_bytes = 0  # of what came since the last event; of all

@@ -84,8 +84,7 @@ class NamedTables:
         return changes[at - 1].table
 
     def job(self, event: DdlEvent) -> tuple[int, str]:
-        """Return the id of a DDL's job, and its statement. Raises MessageError for a DDL whose message had not been
-        read when these tables were made."""
+        """Return job id and statement. Raises MessageError for a DDL that was not read when these tables were made."""
         found = self.ddls.get((event.commit_ts, event.query))
         if found is None:
             raise MessageError(f"the DDL at commit_ts {event.commit_ts} had not been read when its range was planned")
@@ -274,8 +273,7 @@ class MessageSchemas(JobSource):
         return 0 if of.schema.lower() == OWN_SCHEMA else self._versions.get(of)
 
     def learn(self, message: Reader) -> None:
-        """Read a bootstrap message or a DDL. Raises MessageError, also for a DDL of which the message does not say what
-        its table becomes."""
+        """Read a bootstrap message or a DDL. Raises MessageError, also for a DDL without its table's new schema."""
         before, after = message.child("preTableSchema"), message.child("tableSchema")
         query = message.text("sql", "")
         for schema in (before, None if query else after):

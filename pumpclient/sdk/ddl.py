@@ -34,7 +34,7 @@ from binlog.tidb.types import SchemaState
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.context import ServiceContext, begin
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided, SdkError
-from pumpclient.sdk.lease import Held, Writer
+from pumpclient.sdk.lease import Held
 from pumpclient.writer import DdlFields
 
 log = get_logger(__name__)
@@ -162,9 +162,7 @@ class DdlRunner:
         ddl = DdlFields(job.id, job.query.encode(), int(job.schema_state))
         use = await self.context.lease.enter()
         try:
-            pump = await self.context.client.write_prewrite(
-                start_ts, _meta_key(job), None, writer=use.writer.id, ddl=ddl
-            )
+            pump = await self.context.client.write_prewrite(start_ts, _meta_key(job), None, writer=use.id, ddl=ddl)
         except BaseException:
             self.context.client.when_ended(start_ts, use.end)
             raise
@@ -173,25 +171,22 @@ class DdlRunner:
 
     async def _publish_and_commit(self, job: Job, lock: Compare, use: Held, ddl: DdlFields, pump: str) -> Job:
         try:
-            return await self._carry_through(job, lock, use.writer, ddl, pump)
+            commit_ts = await self.context.commit_ts(job.start_ts)
+            job = replace(job, finished_ts=commit_ts)
+            # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
+            if not await self._publish(job, [lock, use.condition]):
+                await self.context.taken_back(job.start_ts)
+                raise DdlLockLost(
+                    f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
+                )
+            crash_point("sdk.ddl_after_publish")
+            delivery = begin(self.context.client.commit(job.start_ts, commit_ts, ddl))
+            await self.context.delivered(delivery, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
+            self.context.catalog.apply(job)
+            log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
+            return job
         finally:
             self.context.client.when_ended(job.start_ts, use.end)
-
-    async def _carry_through(self, job: Job, lock: Compare, writer: Writer, ddl: DdlFields, pump: str) -> Job:
-        commit_ts = await self.context.commit_ts(job.start_ts)
-        job = replace(job, finished_ts=commit_ts)
-        # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
-        if not await self._publish(job, lock, writer):
-            await self.context.taken_back(job.start_ts)
-            raise DdlLockLost(
-                f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
-            )
-        crash_point("sdk.ddl_after_publish")
-        delivery = begin(self.context.client.commit(job.start_ts, commit_ts, ddl))
-        await self.context.delivered(delivery, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
-        self.context.catalog.apply(job)
-        log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
-        return job
 
     async def abandon(self) -> None:
         """Stop statements that are being published. After the writer's lease, the pumps settle them by their jobs."""
@@ -200,10 +195,10 @@ class DdlRunner:
             rest.cancel()
         await asyncio.gather(*rests, return_exceptions=True)
 
-    async def _publish(self, job: Job, lock: Compare, writer: Writer) -> bool:
+    async def _publish(self, job: Job, held: list[Compare]) -> bool:
         key, text = key_of_version(job.schema_version), job.dump()
         # A writer whose lease has ended must not publish: the pumps may have rolled the statement back.
-        conditions = [lock, writer.condition, Compare(key, mod_revision=0)]
+        conditions = [*held, Compare(key, mod_revision=0)]
         try:
             return await self.context.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:

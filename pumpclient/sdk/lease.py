@@ -26,20 +26,15 @@ TRIES_MAX = 3
 REVOKE_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """A writer. `id`: named in its prewrites. `condition`: true in etcd only while this writer's lease is valid."""
-
-    id: bytes
-    condition: Compare
-
-
 @dataclass(slots=True, eq=False)
 class Held:
-    """A lease: current, then retired (transactions of `users` may still be under way), then ended."""
+    """A writer's lease: current, then retired (transactions of `users` may still be under way), then ended. `id`: named
+    in the writer's prewrites. `condition`: true in etcd only while the lease is valid.
+    """
 
     owner: WriterLease
-    writer: Writer
+    id: bytes
+    condition: Compare
     lease: Lease
     kept: KeepAliveThread
     users: int = 0
@@ -104,7 +99,7 @@ class WriterLease:
         except LeaseExpired:
             log.warning(
                 "this writer's lease expired; the pumps roll back its open transactions",
-                writer=held.writer.id.hex(),
+                writer=held.id.hex(),
                 ttl_s=held.lease.ttl_s,
             )
             held.kept.stop()
@@ -123,7 +118,7 @@ class WriterLease:
             lease = await self._etcd.lease(self.ttl_s)
             made = await register_writer(self._etcd, lease)
             if made is not None:
-                self._held = Held(self, Writer(*made), lease, self.keep(lease, asked_s))
+                self._held = Held(self, *made, lease, self.keep(lease, asked_s))
                 return self._held
         raise EtcdError(f"etcd refused {TRIES_MAX} new keys of this writer")
 
@@ -135,7 +130,7 @@ class WriterLease:
             log.warning(
                 "a transaction ended without a known outcome: the pumps settle it once this writer's lease is "
                 "revoked, after its other transactions",
-                writer=held.writer.id.hex(),
+                writer=held.id.hex(),
                 under_way=held.users,
             )
             self._held = None
@@ -156,7 +151,7 @@ class WriterLease:
         except (EtcdError, TimeoutError) as error:
             log.warning(
                 "cannot revoke this writer's lease; it expires by itself",
-                writer=held.writer.id.hex(),
+                writer=held.id.hex(),
                 ttl_s=held.lease.ttl_s,
                 error=str(error) or "no answer",
             )

@@ -181,9 +181,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Open a transaction for `async with svc.transaction() as txn:`. It is committed when the block ends, and
-        rolled back when the block raises.
-        """
+        """Open a transaction for `async with svc.transaction() as txn:`. See Transaction."""
         async with await self.begin() as transaction:
             yield transaction
 

@@ -112,8 +112,7 @@ class Alteration:
 
 
 def alteration(**given: Unpack[AlterOptions]) -> Alteration:
-    """Make an Alteration from the arguments of `alter_table`. BadDeclaration names an argument of the wrong type,
-    TypeError one that does not exist."""
+    """Make an Alteration. BadDeclaration names an argument of the wrong type, TypeError an unknown one."""
     unknown = given.keys() - AlterOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"alter_table has no argument {', '.join(sorted(unknown))}")

@@ -1,6 +1,4 @@
-"""The SDK for programs with threads: the same calls as `Service`, but blocking. Each call runs in an event loop in a
-thread of the service.
-"""
+"""The SDK for programs with threads: the blocking calls run in an event loop in a thread of the service."""
 
 from __future__ import annotations
 
@@ -114,9 +112,7 @@ def _blocking(
 
 
 class SyncService:
-    """A Service with blocking calls: those of Service, with the same parameters, results and errors. Any number of
-    threads may use it at the same time.
-    """
+    """A Service whose calls block, with the same parameters, results and errors. Threads may share it."""
 
     def __init__(self, inner: Service, loop: LoopThread) -> None:
         self._inner = inner

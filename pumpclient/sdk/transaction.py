@@ -86,9 +86,7 @@ class Transaction:
         return stored
 
     def insert_many(self, table: Table, rows: Iterable[RowValues]) -> list[StoredRow]:
-        """Insert rows one after the other and return them as `insert` does. If one is rejected, the preceding rows stay
-        in the transaction.
-        """
+        """Insert rows and return them as `insert` does. If one is rejected, the preceding ones stay."""
         return [self.insert(table, row) for row in rows]
 
     def update(self, table: Table, *, old: RowValues, new: RowValues) -> None:
@@ -232,7 +230,7 @@ class Transaction:
                 value = self._value.serialize()
                 self._payload_bytes = len(value)
                 self._pump = await self._context.client.write_prewrite(
-                    self.start_ts, self._key or b"", value, writer=use.writer.id
+                    self.start_ts, self._key or b"", value, writer=use.id
                 )
                 crash_point("sdk.after_prewrite")
                 self.commit_ts = await self._context.commit_ts(self.start_ts)

@@ -10,8 +10,8 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
+from drainer.kafka_consumer.__main__ import Destination
 from drainer.kafka_consumer.core import ConsumerCore
-from drainer.kafka_consumer.run import Destination
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from binlog.cluster import tso
 
+from drainer.kafka_consumer.__main__ import Destination
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.run import Destination
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.registry import ProtocolOptions
 from drainer.sink.base import Verification

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from pumpclient import writer
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
 from pumpclient.errors import PumpClientError
-from pumpclient.pool import Pool
+from pumpclient.pool import Pool, RangeSelector, Selector
 from pumpclient.prewrite import Prewriting
-from pumpclient.selector import RangeSelector, Selector
 from pumpclient.tracker import Tracker
 from pumpclient.writer import Limits, prewrite_payload
 from tests.support.counted import counting

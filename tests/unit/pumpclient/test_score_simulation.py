@@ -15,8 +15,7 @@ import pytest
 from binlog.cluster.registry import NodeStatus, State
 
 from pump.tasks.score import Measures, WriteTime
-from pumpclient.pool import Pool
-from pumpclient.selector import ScoreSelector
+from pumpclient.pool import Pool, ScoreSelector
 
 STEP_S = 0.1
 HEARTBEAT_S = 2.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient.selector import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
+from pumpclient.pool import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
 
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=6)
 

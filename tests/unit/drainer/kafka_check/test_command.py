@@ -21,10 +21,10 @@ from structlog.testing import capture_logs
 from drainer import extras
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import PROGRAM, main
+from drainer.kafka_consumer.__main__ import consume, print_events
 from drainer.kafka_consumer.__main__ import main as consumer_main
 from drainer.kafka_consumer.consumer import Consumer, Progress
 from drainer.kafka_consumer.core import ConsumerCore, Resume
-from drainer.kafka_consumer.run import consume, print_events
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.records import (
     KafkaPartition,

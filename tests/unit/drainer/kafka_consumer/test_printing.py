@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drainer.kafka_consumer.run import line_of
+from drainer.kafka_consumer.__main__ import line_of
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.event import (
     AdminEvent,

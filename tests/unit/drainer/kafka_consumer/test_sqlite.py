@@ -11,9 +11,9 @@ from binlog.tidb.job import ActionType
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.kafka_consumer.__main__ import Destination
 from drainer.kafka_consumer.consumer import resume_of, resume_text
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
-from drainer.kafka_consumer.run import Destination
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
 from drainer.sink.replay import consumer_settings

@@ -133,7 +133,7 @@ async def test_writer_lease_is_renewed_until_service_is_closed(shop: Shop) -> No
     """Its end moves away with each renewal, of which this waits for two. Of a lease of a second it would wait for the
     end itself, which a pause of the machine may bring."""
     lease = WriterLease(shop.etcd, ttl_s=4, keep=KeepAliveTask)
-    first = (await lease.enter()).writer
+    first = await lease.enter()
     (stored,) = shop.etcd.leases.values()
 
     def ends_s() -> float:
@@ -216,7 +216,7 @@ async def test_writer_id_with_lost_registration_answer_is_not_used() -> None:
     with pytest.raises(EtcdError):
         await lease.enter()
     (lost,) = await living_writers(etcd)
-    writer = (await lease.enter()).writer
+    writer = await lease.enter()
     assert writer.id != lost
     assert await etcd.get(f"{WRITERS_PREFIX}{writer.id.hex()}") is not None
     await lease.close()

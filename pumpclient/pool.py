@@ -1,5 +1,5 @@
-"""The known pumps, which of them are available (C-03 to C-06, C-14), and which one gets a prewrite. Pure, except for the
-random numbers of `score`.
+"""The known pumps, which of them are available (C-03 to C-06, C-14), and which one gets a prewrite. Pure, except for
+the random numbers of `score`.
 
 A pump is available if the registry says online, it has not failed more than ERRORS_MAX times in a row, and it was
 not found slow. A pump that fails or is slow is suspended. A suspended pump is probed after one second, then at doubled

@@ -23,7 +23,7 @@ from binlog.runtime.reference import Flag
 from binlog.topic.settings import TopicSection
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
-from pump.cluster.allocator import BOUND_AHEAD_MAX_S
+from pump.cluster.election import BOUND_AHEAD_MAX_S
 from pump.index.leveldb import IndexOptions
 from pump.rpc.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
 from pump.store.limits import AHEAD_MAX_S

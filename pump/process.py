@@ -39,7 +39,7 @@ from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import MessageLimits, PumpListener, Service
 from pump.rpc.original_service import Gate, PumpService, TsoService
-from pump.status.endpoints import StatusPages
+from pump.status import StatusPages
 from pump.store.group_commit import StoreOptions
 from pump.store.limits import lacks_room
 from pump.store.store import Store, expose, withdraw

@@ -1,4 +1,19 @@
-"""Election of the pump that allocates timestamps: an etcd lease and the bound stored with it. See allocator.py."""
+"""Timestamp allocation without PD: the election of the pump that allocates them, and which timestamps it may return.
+
+Invariant over processes, restarts and failovers: *a later request gets a larger timestamp* (correctness rule 7: one
+allocator of timestamps).
+
+* Restarts and failovers: etcd holds an upper bound above every allocated timestamp. A successor starts at the bound, so
+  it is above its predecessor whatever either clock says.
+* Two leaders: a leader that was suspended still believes that it leads. So a timestamp is allocated first and the lease
+  is checked *afterwards*, just before the answer: a request that was read while another pump already led is refused.
+  The lease counts from before its renewal was requested, on a clock that also runs while the machine is suspended. It
+  is shortened by a margin for clock drift.
+
+A bound far ahead of the clock is refused: a leader that started there would give every transaction a ts of that time,
+which cannot be undone. A ts in the pump's own log proves less than the bound, because writers supply it. If a bound is
+stored, a ts of the log that is far ahead is ignored.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +25,11 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put, wait_for_change
 from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
-from binlog.cluster.tso import boot_clock_s, compose, format_local
+from binlog.cluster.tso import LOGICAL_MAX, boot_clock_s, compose, format_local, physical_ms
 from binlog.errors import EtcdError, LeaseExpired
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pump.cluster.allocator import BOUND_AHEAD_MAX_S, Allocator, Term, start_after
 from pump.errors import AbsurdBound, NotLeader
 
 LEASE_S = 3
@@ -23,8 +37,100 @@ POLL_S = 0.5
 BOUND_WAIT_S = 2.0
 REFUSED_POLL_S = 3.0
 LOG_INTERVAL_S = 60.0
+BOUND_AHEAD_MAX_S = 86_400  # a day, more than any time zone error
+TS_MAX = (1 << 63) - 1
+WINDOW_MS = 3000
+LEASE_MARGIN = 0.2  # of the lease's length
 
 _log = get_logger("pump.cluster.election")
+
+
+@dataclass(slots=True)
+class Term:
+    """How long this pump may answer as leader. Seconds of CLOCK_BOOTTIME."""
+
+    until_s: float = 0.0
+
+    def renewed(self, *, asked_s: float, ttl_s: float) -> None:
+        """The lease was granted or renewed for `ttl_s`, by a request sent at `asked_s`."""
+        self.until_s = max(self.until_s, asked_s + ttl_s * (1 - LEASE_MARGIN))
+
+    def holds(self, now_s: float) -> bool:
+        return now_s < self.until_s
+
+    def end(self) -> None:
+        self.until_s = 0.0
+
+
+def start_after(
+    *, bound_ms: int | None, clock_ms: int, log_ts_until: Callable[[int], int], ahead_max_s: int = BOUND_AHEAD_MAX_S
+) -> int:
+    """Return the ts of this pump's own log above which a leader starts. Raises AbsurdBound if it must not start.
+
+    `bound_ms`: None if none is stored. `log_ts_until(ts)`: returns the largest ts of the log that is not above `ts`.
+    """
+    limit_ms = clock_ms + ahead_max_s * 1000
+    clock = f"this machine's clock ({format_local(compose(clock_ms))}) by more than bound-ahead-max ({ahead_max_s} s)"
+    remedy = (
+        "Correct the clock if it is wrong. Otherwise a timestamp of another source was accepted: stop the writers and "
+        "run `binlogctl reset-tso-bound -dry-run`"
+    )
+    if bound_ms is not None and bound_ms > limit_ms:
+        shown = format_local(compose(bound_ms))
+        raise AbsurdBound(
+            f"this pump allocates no timestamps: etcd key {BOUND_KEY} says {bound_ms} ({shown}), which is ahead of "
+            f"{clock}. {remedy}"
+        )
+    newest_ts = log_ts_until(TS_MAX)
+    if physical_ms(newest_ts) <= limit_ms:
+        return newest_ts
+    if bound_ms is None:
+        raise AbsurdBound(
+            f"this pump allocates no timestamps: its log holds ts {newest_ts} ({format_local(newest_ts)}), which is "
+            f"ahead of {clock}, and etcd key {BOUND_KEY} is absent: whether that timestamp was allocated is unknown. "
+            f"{remedy}"
+        )
+    return log_ts_until(compose(limit_ms, LOGICAL_MAX))
+
+
+@dataclass(slots=True)
+class Allocator:
+    """Allocates timestamps after `begin_term`. `bound_ms`: the bound in etcd; every allocated timestamp is below it."""
+
+    bound_ms: int = 0
+    _physical_ms: int = 0
+    _logical: int = -1
+
+    def begin_term(self, *, bound_ms: int, clock_ms: int, log_max_ts: int) -> None:
+        """Start a term above every timestamp of predecessors and of this pump's own log, because etcd may have lost its
+        data. Nothing can be allocated before `granted`."""
+        start_ms = max(bound_ms, clock_ms, physical_ms(log_max_ts) + 1)
+        if start_ms > self._physical_ms:
+            self._physical_ms, self._logical = start_ms, -1
+        self.bound_ms = min(bound_ms, self._physical_ms)
+
+    def wanted_bound(self, clock_ms: int) -> int | None:
+        """Return the bound to store in etcd now, in ms; None while the stored bound is far enough ahead."""
+        at_ms = max(clock_ms, self._physical_ms)
+        return at_ms + WINDOW_MS if self.bound_ms - at_ms < WINDOW_MS // 2 else None
+
+    def granted(self, bound_ms: int) -> None:
+        """Record that etcd holds this bound, stored by this pump as leader."""
+        self.bound_ms = max(self.bound_ms, bound_ms)
+
+    def allocate(self, count: int, clock_ms: int) -> int | None:
+        """Allocate `count` consecutive timestamps of one millisecond. Return the last, or None if the bound is
+        reached."""
+        assert 0 < count <= LOGICAL_MAX + 1
+        physical, logical = self._physical_ms, self._logical
+        if clock_ms > physical:
+            physical, logical = clock_ms, -1
+        if logical + count > LOGICAL_MAX:
+            physical, logical = physical + 1, -1
+        if physical >= self.bound_ms:
+            return None
+        self._physical_ms, self._logical = physical, logical + count
+        return compose(physical, self._logical)
 
 
 @dataclass(eq=False)
@@ -96,17 +202,17 @@ class Election:
                 outage.over()
             except AbsurdBound as error:
                 self.refusal = str(error)
-                self._log_refusal(self.refusal)
+                self._log_seldom("this pump does not allocate timestamps", error=self.refusal)
                 await asyncio.sleep(REFUSED_POLL_S)  # another pump may have a correct clock
             except EtcdError as error:
                 outage.failed(error=error)
                 await asyncio.sleep(POLL_S)
 
-    def _log_refusal(self, error: str) -> None:
+    def _log_seldom(self, text: str, **facts: str) -> None:
         now_s = self.boot_s()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = now_s
-            _log.error("this pump does not allocate timestamps", error=error)
+            _log.error(text, **facts)
 
     def _bounded_clock_ms(self) -> int:
         """Return the wall clock in ms. While this pump leads, ignore a jump far forward: the bound would follow the
@@ -118,14 +224,12 @@ class Election:
         steady_ms = began_ms + int((self.boot_s() - began_s) * 1000)
         if now_ms <= steady_ms + self.ahead_max_s * 1000:
             return now_ms
-        if self.boot_s() - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = self.boot_s()
-            _log.error(
-                "this machine's clock jumped far forward and timestamps do not follow it; if the clock is right, "
-                "restart the pump",
-                clock=format_local(compose(now_ms)),
-                followed=format_local(compose(steady_ms)),
-            )
+        self._log_seldom(
+            "this machine's clock jumped far forward and timestamps do not follow it; if the clock is right, restart "
+            "the pump",
+            clock=format_local(compose(now_ms)),
+            followed=format_local(compose(steady_ms)),
+        )
         return steady_ms
 
     async def _campaign(self) -> None:

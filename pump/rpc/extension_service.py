@@ -19,7 +19,7 @@ from binlog.runtime.version import release
 
 from pump import metrics
 from pump.errors import Overloaded, TooManyItems
-from pump.pull.ranges import pull_bytes
+from pump.pull import pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import parse_batch, range_messages, read_bytes
 from pump.rpc.methods import Service, code_of, kind_of

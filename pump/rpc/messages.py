@@ -19,7 +19,7 @@ from binlog.tidb.varint import Varints
 from binlog.wire import FIELDS_MAX, fields, signed, varint
 
 from pump.errors import TooManyItems
-from pump.pull.ranges import BinlogPart, Chunk
+from pump.pull import BinlogPart, Chunk
 
 LARGE_BYTES_MIN = 4 << 20
 

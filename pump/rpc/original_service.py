@@ -22,7 +22,7 @@ from binlog.runtime.outage import Outage
 from pump import metrics
 from pump.cluster.election import Election
 from pump.errors import InvalidBinlog, NotLeader, Stopping
-from pump.pull.ranges import BinlogPart, Chunk, pull_bytes
+from pump.pull import BinlogPart, Chunk, pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import LARGE_BYTES_MIN, entity, fast_payloads, parse_write
 from pump.rpc.methods import Service

@@ -17,8 +17,7 @@ from pump.index.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_FAKE, FLAG_SKIPPED, Com
 from pump.index.leveldb import Index
 from pump.log.record import Pointer
 from pump.log.value_log import ValueLog
-from pump.pull.batch_end import plan_batch
-from pump.pull.ranges import BinlogPart, Chunk, Reader
+from pump.pull import BinlogPart, Chunk, Reader, plan_batch
 from pump.store.resolver import Resolver
 
 PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a thread

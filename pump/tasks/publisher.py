@@ -24,7 +24,7 @@ from binlog.runtime.outage import Outage
 from binlog.topic.message import OVERHEAD_BYTES, Outgoing, TopicMessage, body_of, decode, encode
 
 from pump.errors import DamagedRecord
-from pump.pull.ranges import BinlogPart, Chunk
+from pump.pull import BinlogPart, Chunk
 from pump.store.store import Store
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from binlog.runtime.config import load
 from binlog.runtime.reference import settings
 
 from pump.config import FLAGS, PROGRAM, PumpConfig
-from pump.status.endpoints import StatusPages
+from pump.status import StatusPages
 from tests.unit.docs.test_facts import facts, files, ids_in
 
 FAMILIES = {"P-LC": 11, "P-RPC": 11, "P-FAKE": 3, "P-ST": 13, "P-SC": 6, "P-SO": 6, "P-PULL": 6, "P-GC": 6}

@@ -10,7 +10,7 @@ from binlog.cluster.tso import LOGICAL_MAX, compose, physical_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.cluster.allocator import WINDOW_MS, Allocator, Term, start_after
+from pump.cluster.election import WINDOW_MS, Allocator, Term, start_after
 from pump.errors import AbsurdBound
 
 

@@ -15,8 +15,7 @@ from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import compose, physical_ms
 from binlog.errors import EtcdError
 
-from pump.cluster.allocator import WINDOW_MS
-from pump.cluster.election import Election
+from pump.cluster.election import WINDOW_MS, Election
 from pump.errors import NotLeader
 from tests.support.memory_etcd import MemoryEtcd, MemoryLease
 from tests.unit.pump.cluster.test_election import Clocks, candidate, until

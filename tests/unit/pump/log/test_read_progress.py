@@ -18,7 +18,7 @@ from pump.log.value_log import (
     Reading,
     ReadingProgress,
 )
-from pump.status.page import starting_document, starting_page, starting_text
+from pump.status import starting_document, starting_page, starting_text
 from pump.store.store import Store
 from tests.unit.pump.build import HeldReading, SetClock, binlogs_of, commit, opened, prewrite, write
 

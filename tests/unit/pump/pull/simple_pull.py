@@ -14,7 +14,7 @@ from pump.index.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_SKIPPED,
 from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer, check_record
 from pump.log.value_log import ValueLog
-from pump.pull.ranges import is_large, parts_of
+from pump.pull import is_large, parts_of
 
 Binlog = tuple[int, Complete]
 

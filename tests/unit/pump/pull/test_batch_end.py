@@ -20,7 +20,7 @@ from pump.index.keys import (
 )
 from pump.log.record import Pointer
 from pump.log.value_log import Head
-from pump.pull.batch_end import plan_batch
+from pump.pull import plan_batch
 
 numbers = st.integers(0, 2**62)
 

@@ -12,7 +12,7 @@ from binlog.pb import pump_pb2
 from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 
 from pump.errors import Conflict, DamagedRecord, TooLarge
-from pump.pull.ranges import BinlogPart
+from pump.pull import BinlogPart
 from pump.rpc.messages import LARGE_BYTES_MIN, entity, parse_write
 from pump.store.store import Store
 from tests.unit.pump.build import commit, merged, opened, prewrite, write

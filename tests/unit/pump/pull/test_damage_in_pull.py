@@ -15,7 +15,7 @@ from binlog.pb import pump_pb2
 
 from pump.errors import DamagedRecord
 from pump.log.record import HEADER_BYTES
-from pump.pull import ranges
+from pump.pull import Reader
 from pump.rpc.original_service import Gate, PumpService
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, merged, opened, prewrite, write
@@ -137,12 +137,12 @@ async def test_pull_that_meets_record_purged_meanwhile_fails_with_purged_positio
         until_ts = await store.resolver.refresh()
         checks: list[int] = []
 
-        def check_position(self: ranges.Reader, after_ts: int) -> None:
+        def check_position(self: Reader, after_ts: int) -> None:
             checks.append(after_ts)
             if len(checks) > 1:  # the first check is that at the beginning of the pull
                 raise PurgedPosition.of(after_ts, until_ts)
 
-        monkeypatch.setattr(ranges.Reader, "check_position", check_position)
+        monkeypatch.setattr(Reader, "check_position", check_position)
         request = pb.PullRangeReq(cluster_id=1, until_ts=until_ts, part_bytes_max=1 << 20)
         found: list[bytes] = []
         with pytest.raises(PurgedPosition):

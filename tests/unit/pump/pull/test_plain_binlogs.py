@@ -17,11 +17,11 @@ from binlog.pb import pump_ext_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pump import pull as pulling
 from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_record_offset
 from pump.log.record import HEADER_BYTES
 from pump.log.value_log import LogFile
-from pump.pull import ranges
-from pump.pull.ranges import Chunk, Reader
+from pump.pull import Chunk, Reader
 from pump.rpc.messages import Pulled, range_messages
 from pump.store.matcher import as_damaged
 from pump.store.read_path import without_rows
@@ -138,7 +138,7 @@ def outcome(messages: Callable[[], Iterator[bytes]]) -> tuple[list[bytes], str]:
 @contextmanager
 def cutting(pull: Asked) -> Iterator[None]:
     with mock.patch.multiple(
-        ranges, WINDOW_GAP_BYTES_MAX=pull.gap_bytes, WINDOW_BYTES_MAX=pull.window_bytes, SPREAD_MAX=pull.spread
+        pulling, WINDOW_GAP_BYTES_MAX=pull.gap_bytes, WINDOW_BYTES_MAX=pull.window_bytes, SPREAD_MAX=pull.spread
     ):
         yield
 

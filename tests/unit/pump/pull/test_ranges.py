@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pump.errors import NotResolved, Stopping
 from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
 from pump.index.leveldb import Index
-from pump.pull.ranges import ENTRIES_MAX, Reader
+from pump.pull import ENTRIES_MAX, Reader
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
 from pump.rpc.original_service import Gate, PumpService

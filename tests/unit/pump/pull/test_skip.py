@@ -13,7 +13,7 @@ from binlog.pb.pump_ext_pb2 import WatermarkReq, WatermarkResp
 from prometheus_client import REGISTRY
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
-from pump.pull.ranges import BinlogPart
+from pump.pull import BinlogPart
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.store.test_damage import FAR, damage, left_behind

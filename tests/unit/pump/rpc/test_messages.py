@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import MessageTooLarge, TooLarge, TooManyItems
-from pump.pull.ranges import BinlogPart
+from pump.pull import BinlogPart
 from pump.rpc.messages import (
     LARGE_BYTES_MIN,
     head_of_write,

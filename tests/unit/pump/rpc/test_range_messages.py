@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pump.index.keys import COMPLETE, Complete, encode_complete, pack_ts
 from pump.log.value_log import LogFile
-from pump.pull.ranges import BinlogPart, Chunk
+from pump.pull import BinlogPart, Chunk
 from pump.rpc.messages import READ_BYTES, Pulled, range_messages
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, commit, opened, prewrite, write

@@ -9,8 +9,7 @@ from binlog.cluster import tso
 from binlog.cluster.registry import NodeStatus, State
 from binlog.errors import BinlogError
 
-from pump.status.endpoints import LastAnswer
-from pump.status.page import page
+from pump.status import LastAnswer, page
 
 NOW_MS = 1_700_000_000_000
 OWN: dict[str, Any] = {

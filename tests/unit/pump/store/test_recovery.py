@@ -12,7 +12,7 @@ from pump.index import keys
 from pump.index.leveldb import Index
 from pump.log import value_log
 from pump.log.value_log import ValueLog
-from pump.pull.ranges import Reader
+from pump.pull import Reader
 from pump.store.recovery import recover
 from tests.unit.pump.build import (
     SetClock,

@@ -1,1 +1,0 @@
-"""Reads complete binlogs in commit order: plans, ranges, and binlogs in parts."""

@@ -1,1 +1,0 @@
-"""HTTP: status documents and pages."""

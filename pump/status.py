@@ -42,7 +42,7 @@ from pump.tasks.score import Measures
 PENDING_SHOWN = 20
 PENDING_WARN_S = 10.0
 WAIT_S = 0.5
-OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
+OK, FAILED = 200, 3  # result codes of the original, in the JSON body
 _NO_RECORDS: Sequence[NodeStatus] = ()
 
 T = TypeVar("T")
@@ -124,23 +124,15 @@ def charts(history: History, now_s: float) -> Sequence[Chart]:
 
 
 def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
-    found = []
-    if own["usurped"]:
-        found.append(
-            Alarm(
-                f"Another process overwrote this pump's record ({own['usurped']}): prewrites are refused. Restart the "
-                "pump."
-            )
-        )
-    if own["logBroken"]:
-        found.append(
-            Alarm(
-                f"Writes are refused until the pump is restarted: {own['logBroken']}. Stored binlogs are still served."
-            )
-        )
-    if full:
-        limit = "storage.stop-write-at-available-space"
-        found.append(Alarm(f"No available space: writes are refused. {limit} is the limit."))
+    usurped, broken = own["usurped"], own["logBroken"]
+    texts = (
+        f"Another process overwrote this pump's record ({usurped}): prewrites are refused. Restart the pump."
+        if usurped
+        else "",
+        f"Writes are refused until the pump is restarted: {broken}. Stored binlogs are still served." if broken else "",
+        "No available space: writes are refused. storage.stop-write-at-available-space is the limit." if full else "",
+    )
+    found = [Alarm(text) for text in texts if text]
     if own["lateCommitCount"]:
         found.append(Alarm(f"Commits arrived at or below the resolved ts: {', '.join(map(str, own['lateCommitTS']))}"))
     found += [Alarm(f"Damage in the value log: {text}") for text in own["damage"]]
@@ -231,10 +223,8 @@ class LastAnswer(Generic[T]):
         asking = self._asking
         await asyncio.wait((asking,), timeout=self._wait_s)
         if not asking.done():
-            return (
-                self._answer,
-                f"{self._what} has not answered for {time.monotonic() - self._asked_s:.1f} s{self._age()}",
-            )
+            waited_s = time.monotonic() - self._asked_s
+            return self._answer, f"{self._what} has not answered for {waited_s:.1f} s{self._age()}"
         why = asking.result()
         return self._answer, f"{why}{self._age()}" if why else ""
 

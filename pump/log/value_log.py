@@ -279,7 +279,7 @@ class ValueLog:
             )
         damage: list[DamagedRecord] = []
         if self._files:
-            newest = self._files[max(self._files)]
+            newest = self.tail
             if head is not None and head.pointer.fid == newest.fid and head.end > newest.size:
                 _log.error(
                     "the index has records beyond the end of the newest value log file; starting a new file",
@@ -291,7 +291,7 @@ class ValueLog:
                 begin, floor = _in_file(checked, newest.fid), _in_file(known, newest.fid).end
                 cut_from = floor if known_is_all else None
                 damage = self._ends.recover(newest, begin.end, begin.max_ts, floor=floor, cut_from=cut_from)
-        if not self._files or self._files[max(self._files)].closed:
+        if not self._files or self.tail.closed:
             self._create(max(self._files, default=-1) + 1)
         for file in self._files.values():
             if not file.max_ts and file.fid != self.tail.fid:
@@ -417,10 +417,7 @@ class ValueLog:
         DamagedRecord if the record cannot be read."""
         file = self.file(pointer.fid)
         if length is None:
-            header = file.read(pointer.offset, HEADER_BYTES)
-            if len(header) < HEADER_BYTES:
-                raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
-            length = min(int.from_bytes(header[4:12], "little"), file.size)
+            length = min(int.from_bytes(file.read(pointer.offset, HEADER_BYTES)[4:12], "little"), file.size)
         data = file.read(pointer.offset, HEADER_BYTES + length)
         if len(data) < HEADER_BYTES:
             raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")

@@ -16,6 +16,7 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received
 from binlog.runtime.version import release
+from google.protobuf.message import Message
 
 from pump import metrics
 from pump.errors import Overloaded, TooManyItems
@@ -37,8 +38,7 @@ def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
     for place, error in enumerate(results):
         if error is not None:
             response.errors.add(index=place, code=code_of(error), message=str(error), kind=kind_of(error))
-    encoded: bytes = response.SerializeToString()
-    return encoded
+    return response.SerializeToString()
 
 
 @dataclass(eq=False)
@@ -73,12 +73,11 @@ class ExtService:
         self.gate.check(request.cluster_id)
         return request
 
-    def _unary(self, kind: Any, handler: Callable[[Any], Awaitable[Any]]) -> Method:
+    def _unary(self, kind: Any, handler: Callable[[Any], Awaitable[Message]]) -> Method:
         """Return a method whose requests are messages of `kind`, as is the answer of `handler`."""
 
         async def answer(data: Buffer) -> bytes:
-            encoded: bytes = (await handler(self._request(kind, data))).SerializeToString()
-            return encoded
+            return (await handler(self._request(kind, data))).SerializeToString()
 
         return Method(unary=answer)
 

@@ -53,8 +53,7 @@ class TsoService:
             raise NotLeader("no pump is elected to allocate timestamps")
         member = pb.Member(name=leader, member_id=1, client_urls=[leader])
         response = pb.GetMembersResponse(header=self._header(), members=[member], leader=member)
-        encoded: bytes = response.SerializeToString()
-        return encoded
+        return response.SerializeToString()
 
     async def tso(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
         """Answer each request, in order. NotLeader ends the stream; the client then looks for the new leader."""
@@ -70,8 +69,7 @@ class TsoService:
                 last_ts = await self._election.timestamps(request.count)
             timestamp = pb.Timestamp(physical=physical_ms(last_ts), logical=logical(last_ts))
             response = pb.TsoResponse(header=self._header(), count=request.count, timestamp=timestamp)
-            encoded: bytes = response.SerializeToString()
-            yield encoded
+            yield response.SerializeToString()
 
     def _header(self) -> Any:
         return pb.ResponseHeader(cluster_id=self._cluster_id)
@@ -113,13 +111,11 @@ class Gate:
         began_s = time.monotonic()
 
         def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
-            took_s = time.monotonic() - began_s
+            given, judgements = payloads, results
             if left:
                 judged = [place for place in range(len(payloads)) if place not in left]
                 given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
-                metrics.written(method, given, judgements, took_s=took_s)
-            else:
-                metrics.written(method, payloads, results, took_s=took_s)
+            metrics.written(method, given, judgements, took_s=time.monotonic() - began_s)
             done(results, left)
 
         try:

@@ -211,9 +211,7 @@ class Matcher:
             return self._new_prewrite(start_ts, payload)
         outcome = self.outcome(start_ts)
         if outcome == 0:
-            return Result(
-                ResultKind.SKIPPED, False, RolledBack(f"prewrite of start_ts {start_ts}: it was rolled back here")
-            )
+            return _refuse(f"prewrite of start_ts {start_ts}: it was rolled back here", RolledBack)
         if self._occupied(start_ts):
             return self._repeated_prewrite(start_ts, payload)
         if outcome is None:
@@ -252,8 +250,9 @@ class Matcher:
             if outcome == commit_ts:
                 return REPEATED
             if outcome == 0:
-                refusal = RolledBack(f"commit of start_ts {start_ts} at {commit_ts}: a rollback is stored already")
-                return Result(ResultKind.SKIPPED, False, refusal)
+                return _refuse(
+                    f"commit of start_ts {start_ts} at {commit_ts}: a rollback is stored already", RolledBack
+                )
             if outcome is not None:
                 return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: commit_ts {outcome} is stored already")
         if self._occupied(commit_ts):
@@ -370,5 +369,5 @@ def enter(
     return Written(results, visible)
 
 
-def _refuse(detail: str) -> Result:
-    return Result(ResultKind.SKIPPED, False, Conflict(detail))
+def _refuse(detail: str, kind: type[Conflict] = Conflict) -> Result:
+    return Result(ResultKind.SKIPPED, False, kind(detail))

@@ -168,9 +168,8 @@ class _Rebuild:
     unmatched: dict[int, Unmatched] = field(default_factory=dict)
     head: Pointer | None = None
     records: int = 0
-    damaged: list[tuple[Pointer, int]] = field(
-        default_factory=list
-    )  # damaged ranges (begin, end offset), including those of earlier starts
+    # Damaged ranges (begin, end offset), including those of earlier starts
+    damaged: list[tuple[Pointer, int]] = field(default_factory=list)
     # Entries of the current batch, not yet written to the index
     _outcomes: dict[int, int] = field(default_factory=dict)
     _pointers: dict[int, Pointer] = field(default_factory=dict)

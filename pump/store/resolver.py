@@ -61,22 +61,12 @@ class PendingSet:
     def get(self, start_ts: int) -> Pending | None:
         return self._entries.get(start_ts)
 
-    def arrive(
-        self,
-        start_ts: int,
-        *,
-        since_s: float,
-        size: int,
-        ddl_job_id: int = 0,
-        prewrite_key: bytes = b"",
-        writer: bytes = b"",
-    ) -> None:
+    def arrive(self, arrived: Pending) -> None:
         """Record that a request with this prewrite was read. Never called for the ts-0 probe (`P-RPC-05`)."""
-        assert start_ts > 0
-        entry = self._entries.get(start_ts)
-        if entry is None:
-            entry = self._entries[start_ts] = Pending(start_ts, since_s, size, ddl_job_id, prewrite_key, writer)
-            heapq.heappush(self._heap, start_ts)
+        assert arrived.start_ts > 0
+        entry = self._entries.setdefault(arrived.start_ts, arrived)
+        if entry is arrived:
+            heapq.heappush(self._heap, arrived.start_ts)
         entry.in_flight += 1
 
     def reserve(self, ts: int) -> None:

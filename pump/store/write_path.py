@@ -20,7 +20,7 @@ from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
 from pump.store.group_commit import Submission, Writer
 from pump.store.limits import Space, lacks_room
 from pump.store.matcher import ResultKind, Written, check, is_fake
-from pump.store.resolver import PendingSet, Resolver
+from pump.store.resolver import Pending, PendingSet, Resolver
 
 ALARM_INTERVAL_S = 1.0
 LATE_KEPT = 100  # the newest late commits that are kept; the first ones, as many, each have a log line
@@ -311,7 +311,8 @@ class WritePath:
             if envelope.start_ts == 0:
                 continue  # the probe (P-RPC-05)
             if envelope.tp == BinlogType.PREWRITE:
-                self._arrive(envelope, payload, now_s)
+                key, writer = bytes(payload[envelope.key_at : envelope.key_end]), writer_of(payload, envelope)
+                self._pending.arrive(Pending(envelope.start_ts, now_s, len(payload), envelope.ddl_job_id, key, writer))
             checked.add(place, envelope, payload)
         self.activity += len(checked.payloads)
         return checked
@@ -338,16 +339,6 @@ class WritePath:
             self._refused_s = now_s
             _log.error("binlog refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
         return refusal
-
-    def _arrive(self, envelope: Envelope, payload: bytes, now_s: float) -> None:
-        self._pending.arrive(
-            envelope.start_ts,
-            since_s=now_s,
-            size=len(payload),
-            ddl_job_id=envelope.ddl_job_id,
-            prewrite_key=bytes(payload[envelope.key_at : envelope.key_end]),
-            writer=writer_of(payload, envelope),
-        )
 
     # After the writer
 

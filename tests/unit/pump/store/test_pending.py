@@ -15,7 +15,7 @@ from tests.unit.pump.build import SetClock
 def arrived(*starts: int) -> PendingSet:
     pending = PendingSet()
     for ts in starts:
-        pending.arrive(ts, since_s=0, size=1)
+        pending.arrive(Pending(ts, since_s=0, size=1))
     return pending
 
 
@@ -27,7 +27,7 @@ def test_rule_4_resolved_never_goes_back() -> None:
     """An old prewrite that arrives late holds the next steps, not the ones given out."""
     resolved = resolver_of(pending := PendingSet())
     assert resolved.advance(100) == 100
-    pending.arrive(50, since_s=0, size=1)
+    pending.arrive(Pending(50, since_s=0, size=1))
     assert resolved.advance(200) == 100
     pending.stored([50])
     pending.settled([50])
@@ -59,7 +59,7 @@ def test_repeated_prewrite_after_commit_leaves_pending_set() -> None:
     """P, C, and P again: the last one finds the outcome stored."""
     pending = arrived(10)
     pending.stored([10])
-    pending.arrive(10, since_s=1, size=1)
+    pending.arrive(Pending(10, since_s=1, size=1))
     pending.settled([10])
     assert 10 in pending
     pending.refused(10)
@@ -84,9 +84,9 @@ def test_settling_of_absent_prewrite_changes_nothing() -> None:
 def test_older_than_returns_stored_prewrites_only() -> None:
     """Only what is stored can be asked about and settled."""
     pending = PendingSet()
-    pending.arrive(1, since_s=0, size=1)
-    pending.arrive(2, since_s=5, size=1)
-    pending.arrive(3, since_s=0, size=1)
+    pending.arrive(Pending(1, since_s=0, size=1))
+    pending.arrive(Pending(2, since_s=5, size=1))
+    pending.arrive(Pending(3, since_s=0, size=1))
     for ts in (1, 2):
         pending.stored([ts])
     assert [entry.start_ts for entry in pending.older_than(1)] == [1]
@@ -96,7 +96,7 @@ def test_reserved_ts_that_is_also_a_prewrite_keeps_writer_key_and_job() -> None:
     """The ts after the resolved ts is reserved while a fake binlog is made; a prewrite may begin at it meanwhile."""
     pending = PendingSet()
     pending.reserve(10)
-    pending.arrive(10, since_s=0, size=1, ddl_job_id=7, prewrite_key=b"key", writer=b"writer")
+    pending.arrive(Pending(10, since_s=0, size=1, ddl_job_id=7, prewrite_key=b"key", writer=b"writer"))
     pending.stored([10])
     assert pending.first(1) == [Pending(10, 0, 1, 7, b"key", b"writer", held=True)]
     pending.release(10)
@@ -117,7 +117,7 @@ def test_reserved_ts_holds_resolved_ts_and_is_not_listed_as_prewrite() -> None:
 def test_pending_set_heap_stays_small_while_one_old_prewrite_is_pending() -> None:
     pending = arrived(1)
     for ts in range(2, 20_000):
-        pending.arrive(ts, since_s=0, size=1)
+        pending.arrive(Pending(ts, since_s=0, size=1))
         pending.stored([ts])
         pending.settled([ts])
         assert pending.oldest() == 1
@@ -149,7 +149,7 @@ def test_rule_6_and_4_every_commit_is_above_resolved_ts_in_any_interleaving(seed
             begun.append(clock)
         elif move == "prewrite" and begun:
             ts = begun.pop(dice.randrange(len(begun)))
-            pending.arrive(ts, since_s=0, size=1)
+            pending.arrive(Pending(ts, since_s=0, size=1))
             pending.stored([ts])
             acked.append(ts)
         elif move == "commit" and acked:

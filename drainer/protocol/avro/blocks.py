@@ -43,15 +43,9 @@ class Block:
 Piece = Any
 
 
-def zigzag_of(values: Ints) -> Words:
-    """Convert signed numbers to their zigzag form, which is unsigned."""
-    found: Words = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    return found
-
-
 def varints(values: Ints) -> Block:
-    """Encode signed numbers as Avro's int and long."""
-    return uvarints(zigzag_of(values))
+    """Encode signed numbers as Avro's int and long, whose zigzag form is unsigned."""
+    return uvarints(((values << 1) ^ (values >> 63)).view(np.uint64))
 
 
 def uvarints(raw: Words) -> Block:

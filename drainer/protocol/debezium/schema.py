@@ -18,7 +18,7 @@ from binlog.tidb.time import parse_datetime, parse_duration, unpack
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.texts import text_of as column_text
-from drainer.changes.vector import Ints, Mask, Words
+from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.column_text import distinct, each, names_of
 from drainer.protocol.json_text import Fragment, base64, json_string, short_double, text, utf8_text
@@ -128,14 +128,6 @@ def _zoned(column_type: ColumnType, array: Any) -> Any:
     return pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), EPOCH, shown)
 
 
-def _micros(array: Any) -> Ints:
-    """Return microseconds since 1970 without a zone. The result is arbitrary for a date that does not exist (a zero
-    month, February 30th). Raises DecodeError for a value that no column can hold."""
-    first, _, day, time = _civil(array)
-    days: Ints = (first + (day - 1)).astype(np.int64)
-    return days * _DAY_US + time
-
-
 def _civil(array: Any) -> tuple[npt.NDArray[np.datetime64], Ints, Ints, Ints]:
     """Return the first day of the month, the numbers of month and day, and the time in microseconds. Years below 100
     become 1970 to 2069, as in Debezium."""
@@ -153,24 +145,21 @@ def _civil(array: Any) -> tuple[npt.NDArray[np.datetime64], Ints, Ints, Ints]:
 
 
 def _since_1970(unit_us: int, kind: FieldType) -> Fragment:
-    """Write times as numbers of units. A date that does not exist becomes null, or 0 in a column that is NOT NULL."""
+    """Write times as numbers of units since 1970, without a zone. A date that does not exist (a zero month, February
+    30th) becomes null, or 0 in a column that is NOT NULL. Raises DecodeError for a value that no column can hold."""
 
     def run(array: Any) -> Any:
-        shown = _text(pa.array(_micros(array) // unit_us))
-        absent = np.asarray(array.is_null()) | ~_is_day(array)
+        first, month, day, time_us = _civil(array)
+        date = first + (day - 1)
+        is_day = (month > 0) & (day > 0) & (date.astype("datetime64[M]") == first.astype("datetime64[M]"))
+        shown = _text(pa.array((date.astype(np.int64) * _DAY_US + time_us) // unit_us))
+        absent = np.asarray(array.is_null()) | ~is_day
         if absent.any():
             other = pc.if_else(array.is_null(), None, b"0") if kind.is_not_null else pa.scalar(None, pa.binary())
             return pc.if_else(pa.array(absent), other, shown)
         return shown
 
     return run
-
-
-def _is_day(array: Any) -> Mask:
-    first, month, day, _ = _civil(array)
-    of_month = (first + (day - 1)).astype("datetime64[M]") == first.astype("datetime64[M]")
-    found: Mask = (month > 0) & (day > 0) & of_month
-    return found
 
 
 # Defaults of columns in a Connect schema.

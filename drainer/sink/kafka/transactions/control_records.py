@@ -266,7 +266,7 @@ class Claims:
         is another changefeed's."""
         found = claims(self._reader.everything(POSITION_PARTITION, deadline), self._label)
         self._withdraw_later(found, deadline)
-        self._append(deadline)
+        self._send(self.owner, self._value, deadline)
         records = self._reader.everything(POSITION_PARTITION, deadline)
         self._epoch = self._polled = max((one.offset for one in records if one.value == self._value), default=-1)
         if self._epoch < 0:
@@ -314,9 +314,6 @@ class Claims:
         for claim in found:
             if claim.owner != self.owner:
                 self._send(claim.owner, None, deadline)
-
-    def _append(self, deadline: RetryDeadline) -> None:
-        self._send(self.owner, self._value, deadline)
 
     def _send(self, owner: Owner, value: bytes | None, deadline: RetryDeadline) -> None:
         """Send a claim; `value` None withdraws it. Waits for the acknowledgement of all replicas whatever

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 
 from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import Program
+from binlog.runtime.command_line import Flag, Program, Variants
 from binlog.runtime.fields import (
     ByteSize,
     Duration,
@@ -23,12 +23,11 @@ from binlog.runtime.fields import (
     Names,
     Section,
     SecuritySection,
+    TopicSection,
     Tso,
     UpstreamSection,
     default_host,
 )
-from binlog.runtime.reference import Flag, Variants
-from binlog.topic.settings import TopicSection
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from drainer.extras import KAFKA, missing

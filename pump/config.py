@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from binlog.cluster.registry import parse_labels
-from binlog.runtime.command_line import Program
+from binlog.runtime.command_line import Flag, Program
 from binlog.runtime.fields import (
     ByteSize,
     HostPort,
@@ -15,12 +15,11 @@ from binlog.runtime.fields import (
     Retention,
     Section,
     SecuritySection,
+    TopicSection,
     UpstreamSection,
     default_host,
     split_host_port,
 )
-from binlog.runtime.reference import Flag
-from binlog.topic.settings import TopicSection
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
 from pump.cluster.election import BOUND_AHEAD_MAX_S

@@ -25,8 +25,7 @@ from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
 from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.topic.message import topic_name
 
 from pump.cluster.election import Election

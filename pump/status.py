@@ -16,7 +16,6 @@ from binlog.cluster.timestamp import TimestampSource
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
-from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds_tick
 from binlog.runtime.http import (
     Action,
     Page,
@@ -27,7 +26,19 @@ from binlog.runtime.http import (
     ready_response,
     text_response,
 )
-from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
+from binlog.runtime.page import (
+    Alarm,
+    Chart,
+    Fact,
+    History,
+    Mood,
+    Table,
+    bytes_text,
+    count_tick,
+    render,
+    seconds_tick,
+    span_text,
+)
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 

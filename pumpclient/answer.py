@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from binlog.pump_error import PumpError, pump_error
+from binlog.errors import PumpError, pump_error
 from grpc import StatusCode
 
 

@@ -20,8 +20,7 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import cluster_id
 from binlog.errors import BinlogError
 from binlog.runtime.fields import UpstreamSection
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pumpclient.errors import ClientClosed, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of

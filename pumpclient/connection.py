@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
+from binlog.errors import name_in
 from binlog.extension import PAYLOADS_MAX
 from binlog.pb import pump_ext_pb2, pump_pb2
-from binlog.pump_error import name_in
 from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 

@@ -18,9 +18,8 @@ from typing import Protocol
 from binlog.cluster.registry import State
 from binlog.envelope import BinlogType, encode_binlog
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.metrics import counter, exponential, gauge, histogram
-from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
 from pumpclient.answer import Answer, Outcome, not_sent

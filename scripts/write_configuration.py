@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args, get_origin
 
-from binlog.runtime.reference import Flag, Key, default_text, settings, variable
+from binlog.runtime.command_line import Flag, Key, default_text, settings, variable
 from pydantic import BaseModel
 
 from drainer.arbiter.config import FLAGS as ARBITER_FLAGS

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from binlog.runtime.reference import default_text, settings, size_text
+from binlog.runtime.command_line import default_text, settings, size_text
 from pydantic import BaseModel
 
 from drainer.config import Config

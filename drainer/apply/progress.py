@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 WAIT_FIRST_S = 0.05
 WAIT_MAX_S = 5.0

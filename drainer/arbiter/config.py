@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import Program
+from binlog.runtime.command_line import Flag, Program
 from binlog.runtime.fields import HostPort, Section, Tso, ZoneName
-from binlog.runtime.reference import Flag
 from pydantic import Field
 
 from drainer.kafka_reading.address import KafkaAddress, kafka_address

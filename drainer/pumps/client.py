@@ -9,9 +9,8 @@ from typing import Any, Protocol, cast
 import grpc
 import grpc.aio
 from binlog import envelope
-from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.errors import BinlogError, ClusterMismatch, PumpError, PumpUnavailable, PurgedPosition, name_in, pump_error
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.pump_error import PumpError, name_in, pump_error
 from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
 

@@ -26,8 +26,7 @@ from binlog.errors import BinlogError, PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2
 from binlog.runtime.channel import keepalive, stub_of
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import MISSED_TIMEOUT_S, SILENCE_MAX_S, Missed, aio_channel, ended_early, translate

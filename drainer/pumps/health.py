@@ -12,8 +12,7 @@ from binlog.cluster.etcd import Etcd
 from binlog.cluster.registry import ROOT, State
 from binlog.errors import BinlogError, EtcdError
 from binlog.pb.pump_ext_pb2 import InspectResp, PendingPrewrite
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from drainer.pumps.client import Missed, PumpClient
 from drainer.pumps.watermark import PumpMark, Watermark

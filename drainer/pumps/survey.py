@@ -11,10 +11,10 @@ from typing import Protocol
 
 from binlog.cluster.registry import Kind, Listing, NodeRecord, NodeStatus, State
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
+from binlog.runtime.fields import TopicSection
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 from binlog.topic.message import topic_name
-from binlog.topic.settings import TopicSection
 
 from drainer.pumps.client import SILENCE_MAX_S, ExtensionPump, NoExtension, PumpClient
 from drainer.pumps.go_pump import GoPump

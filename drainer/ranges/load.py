@@ -18,8 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.compute as pc
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 

@@ -7,9 +7,8 @@ from typing import Final
 
 from binlog.cluster import tso
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import Program
+from binlog.runtime.command_line import Flag, Program
 from binlog.runtime.fields import Names, Section, Tso, ZoneName
-from binlog.runtime.reference import Flag
 from pydantic import Field
 
 from drainer.original_settings import TableName

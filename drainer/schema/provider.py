@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import Flag
 

@@ -18,10 +18,8 @@ from binlog.cluster.pd import ask_first, hold_gc
 from binlog.cluster.registry import Registry, State
 from binlog.cluster.timestamp import cluster_id, current_ts, pd_addresses
 from binlog.errors import BinlogError, ConfigError
-from binlog.runtime.chart import bytes_text
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
-from binlog.runtime.page import span_text
+from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.page import bytes_text, span_text
 from binlog.tidb.job import Job
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn

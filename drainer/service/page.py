@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlog.cluster import tso
-from binlog.runtime.chart import Chart, History, bytes_text, count_tick, seconds_tick
-from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
+from binlog.runtime.page import (
+    Alarm,
+    Chart,
+    Fact,
+    History,
+    Mood,
+    Table,
+    bytes_text,
+    count_tick,
+    render,
+    seconds_tick,
+    span_text,
+)
 
 LAG_WARN_S = 30.0
 PENDING_WARN_S = 10.0

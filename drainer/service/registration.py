@@ -20,8 +20,7 @@ from binlog.cluster.registry import (
     next_state,
 )
 from binlog.errors import BinlogError, RegistryConflict
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 HEARTBEAT_S = 1.0
 FAILURES_MAX = 20  # in a row, as upstream (D-LC-02)

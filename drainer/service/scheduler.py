@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from binlog.errors import BinlogError, PumpUnavailable
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from drainer.apply.batch_planner import (
     Ask,

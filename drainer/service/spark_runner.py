@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from binlog.errors import BinlogError, PumpUnavailable
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from drainer.apply.distributed import NotDistributed
 from drainer.apply.progress import Stopped

@@ -12,8 +12,8 @@ from datetime import datetime
 from binlog.cluster import tso
 from binlog.cluster.registry import Event, State, next_state
 from binlog.runtime import metrics
-from binlog.runtime.chart import History
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response
+from binlog.runtime.page import History
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start
 from drainer.pipeline import Pipeline

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from binlog.runtime import metrics
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from drainer.sink.errors import DestinationDown, DestinationError
 

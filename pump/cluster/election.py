@@ -27,8 +27,7 @@ from binlog.cluster.etcd import KV, Compare, Etcd, Lease, Put, wait_for_change
 from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import LOGICAL_MAX, boot_clock_s, compose, format_local, physical_ms
 from binlog.errors import EtcdError, LeaseExpired
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump.errors import AbsurdBound, NotLeader
 

@@ -13,8 +13,7 @@ from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError, LogBroken, TimestampUnavailable
 from binlog.pb import cistern_pb2
 from binlog.runtime.channel import open_channel, stub_of
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
 from grpc import aio
 

@@ -35,8 +35,7 @@ from binlog.cluster.registry import (
 )
 from binlog.errors import BinlogError, ConfigError, EtcdError, RegistryConflict
 from binlog.runtime.fields import split_host_port
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 _log = get_logger("pump.cluster.node")
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from binlog.envelope import encode_varint
+from binlog.envelope import FIELDS_MAX, encode_varint, fields, signed, varint
 from binlog.errors import BinlogError, DecodeError
 from binlog.extension import PAYLOADS_MAX
 from binlog.pb import parsed, pump_ext_pb2, pump_pb2
 from binlog.rpc.messages import Buffer
 from binlog.tidb.varint import Varints
-from binlog.wire import FIELDS_MAX, fields, signed, varint
 
 from pump.errors import TooManyItems
 from pump.pull import BinlogPart, Chunk

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog import errors
-from binlog.errors import BinlogError
-from binlog.pump_error import PumpError
+from binlog.errors import BinlogError, PumpError
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Streaming, Unary
 from binlog.rpc.session import Settings

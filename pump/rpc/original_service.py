@@ -16,8 +16,7 @@ from binlog.pb import parsed, pump_pb2
 from binlog.pb import pdpb_pb2 as pb
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received, Responder
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump import metrics
 from pump.cluster.election import Election

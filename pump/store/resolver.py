@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump.store.limits import Horizon
 

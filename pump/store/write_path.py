@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump.errors import NoSuchBinlog, Stopping, TooLarge
 from pump.index.leveldb import Index

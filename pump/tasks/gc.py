@@ -14,8 +14,7 @@ from functools import partial
 from binlog.cluster import tso
 from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump import metrics
 from pump.index.keys import COMPLETE, OUTCOME, TS

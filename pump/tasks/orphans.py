@@ -33,8 +33,7 @@ from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel, stub_of
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
 from grpc import aio
 

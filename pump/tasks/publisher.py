@@ -18,9 +18,8 @@ from binlog.cluster import tso
 from binlog.cluster.registry import NodeStatus, State
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.log import get_logger
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.metrics import counter, gauge
-from binlog.runtime.outage import Outage
 from binlog.topic.message import OVERHEAD_BYTES, Outgoing, TopicMessage, body_of, decode, encode
 
 from pump.errors import DamagedRecord

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from binlog.cluster.registry import Registry, State
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 from pump import metrics
 from pump.metrics import SCORE

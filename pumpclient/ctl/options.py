@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from binlog.runtime.command_line import Program, flags_of
+from binlog.runtime.command_line import Flag, Program, flags_of
 from binlog.runtime.fields import Seconds, Section, TsoSource
-from binlog.runtime.reference import Flag
 from pydantic import Field, model_validator
 
 from pumpclient.ctl.errors import EXIT_CODES

@@ -24,8 +24,7 @@ from binlog.cluster.etcd import connect_etcd, keep_in_thread
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.tidb.job import Job
 from binlog.tidb.types import UNSPECIFIED
 

@@ -10,9 +10,9 @@ from concurrent import futures
 
 import grpc
 from binlog import envelope
+from binlog.errors import ERROR_TRAILER, PumpError
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2
-from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.binlog_parts import cut_into_parts
 from drainer.pumps.go_pump import ReceivedBinlog, cut, received

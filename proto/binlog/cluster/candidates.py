@@ -18,8 +18,7 @@ from binlog.cluster.etcd import KV, Etcd, Keep, KeepAliveThread, Lease, wait_for
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import BinlogError, EtcdError
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 CANDIDATES_PREFIX: Final = f"{ROOT}/drainer-candidates/"
 LEASE_S: Final = 4

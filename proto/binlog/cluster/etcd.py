@@ -26,8 +26,7 @@ from grpc import aio
 from binlog.cluster.tso import boot_clock_s
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 from binlog.runtime.channel import keepalive, open_blocking_channel, open_channel
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
 
 REQUEST_TIMEOUT_S = 5.0  # as in the original

@@ -28,8 +28,7 @@ from binlog.cluster.pd import COUNT_MAX, Allocator, NotPD, PDClient, TsoClient, 
 from binlog.cluster.registry import ROOT
 from binlog.errors import BinlogError, ClusterMismatch, ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.fields import UpstreamSection
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
 
 CLUSTER_ID_KEY = f"{ROOT}/cluster_id"

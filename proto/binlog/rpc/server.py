@@ -12,9 +12,8 @@ from pathlib import Path
 from socket import AI_PASSIVE, SOCK_STREAM
 
 from binlog.rpc.session import RpcSession, Settings
-from binlog.runtime.log import get_logger
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.open_files import connections_max as own_connections_max
-from binlog.runtime.outage import Outage
 
 TICK_S = 0.25
 BACKLOG = 1024

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import accumulate
 from urllib.parse import quote
 
+from binlog.errors import ERROR_TRAILER
 from binlog.http2.headers import encode_fields, encode_response
-from binlog.pump_error import ERROR_TRAILER
 
 MESSAGE_BYTES_MAX = 4096  # length of a status text; some peers refuse header lists above 8 KiB
 

@@ -20,8 +20,17 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import InfoRequested, Model, Program, UsageError, closest, discard_stdout, parse
-from binlog.runtime.reference import settings, variable
+from binlog.runtime.command_line import (
+    InfoRequested,
+    Model,
+    Program,
+    UsageError,
+    closest,
+    discard_stdout,
+    parse,
+    settings,
+    variable,
+)
 
 _FLAG = "flag -"  # how the source of a flag's value begins
 

@@ -12,11 +12,11 @@ import re
 import socket
 import struct
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from binlog.cluster import tso
 from binlog.runtime.security import Security
@@ -269,3 +269,36 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() in ("localhost", "")
+
+
+# Settings of the client library on which nothing being lost or repeated depends.
+KAFKA_RESERVED = frozenset(
+    {"bootstrap.servers", "acks", "request.required.acks", "enable.idempotence", "transactional.id"}
+    | {"message.max.bytes", "group.id", "enable.auto.commit", "isolation.level"}
+)
+
+
+class TopicSection(Section):
+    """The brokers and the names of the pumps' topics."""
+
+    addresses: tuple[str, ...] = Field((), description="some of the brokers, as host:port; empty: not used")
+    topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = Field(
+        "tidb-binlog",
+        description="a pump's topic is <topic-prefix>-<cluster id>-<node id>; the same for pumps and drainers",
+    )
+    client: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="further settings of the client library (librdkafka), as name = value: TLS and SASL, too",
+    )
+
+    @model_validator(mode="after")
+    def _check_client(self) -> Self:
+        taken = sorted((KAFKA_RESERVED | {"auto.offset.reset"}) & self.client.keys())
+        if taken:
+            raise ValueError(f"client: {', '.join(taken)} cannot be set: it would lose or repeat binlogs")
+        return self
+
+    def client_settings(self) -> dict[str, str]:
+        """Return the settings that all clients share, under the client library's names."""
+        return {"bootstrap.servers": ",".join(self.addresses), "client.id": "tidb-binlog", **self.client}

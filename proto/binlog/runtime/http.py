@@ -14,9 +14,8 @@ from aiohttp import web
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import metrics
 from binlog.runtime.fields import split_host_port, why_not_listening
-from binlog.runtime.log import get_logger
+from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.open_files import connections_max as own_connections_max
-from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security, common_names
 
 BODY_BYTES_MAX = 1 << 20

@@ -17,8 +17,7 @@ from prometheus_client.exposition import default_handler
 from prometheus_client.registry import REGISTRY, Collector
 from prometheus_client.utils import floatToGoString
 
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "binlog_"

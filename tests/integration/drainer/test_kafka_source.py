@@ -6,9 +6,9 @@ import pytest
 from binlog.cluster.registry import State
 from binlog.envelope import scan
 from binlog.errors import BinlogError
+from binlog.runtime.fields import TopicSection
 from binlog.topic.kafka import KafkaWriter
 from binlog.topic.message import Outgoing, TopicMessage, body_of, encode, topic_name
-from binlog.topic.settings import TopicSection
 
 from tests.golden.compare import differences
 from tests.integration.drainer.stubs import CLUSTER, Stubs

@@ -13,9 +13,9 @@ from binlog.cluster.registry import State
 from binlog.cluster.timestamp import TimestampSource
 from binlog.cluster.tso import compose
 from binlog.pb import pump_ext_pb2 as ext
+from binlog.runtime.fields import TopicSection
 from binlog.topic.kafka import KafkaReader, KafkaWriter
 from binlog.topic.message import Outgoing, TopicError, TopicMessage, encode, topic_name
-from binlog.topic.settings import TopicSection
 from confluent_kafka import TopicPartition
 
 from drainer.pumps.topic import pull_topic

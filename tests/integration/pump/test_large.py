@@ -10,9 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 from binlog.envelope import encode_binlog, encode_varint, merge
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, PumpError, name_in
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.pump_error import PumpError, name_in
 from grpc import aio
 
 from pump.rpc.admission import InFlight

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from binlog.runtime.fields import TopicSection
 from binlog.topic.kafka import KafkaWriter
 from binlog.topic.message import Outgoing, TopicError, TopicMessage, encode
-from binlog.topic.settings import TopicSection
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from binlog.envelope import BinlogType, encode_binlog, encode_fake, merge, scan, writer_of
+from binlog.envelope import FIELDS_MAX, BinlogType, encode_binlog, encode_fake, merge, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.pb import binlog_pb2
-from binlog.wire import FIELDS_MAX
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from binlog.runtime.command_line import settings
 from binlog.runtime.config import load
-from binlog.runtime.reference import settings
 
 from pump.config import FLAGS, PROGRAM, PumpConfig
 from pump.status import StatusPages

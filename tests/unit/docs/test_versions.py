@@ -108,7 +108,7 @@ def test_version_that_ci_changes_changes_the_page(root: Path, files: str, versio
 
 
 LOCKED = ("locked no-such-package", "jar kafka no-such-artifact", "debian no-such-package", "recorded no_such_program")
-OTHERS = ("peer no-such-program", "pump no-such-setting", "drainer syncer.to.time-zone", "code binlog.wire NO_MAX")
+OTHERS = ("peer no-such-program", "pump no-such-setting", "drainer syncer.to.time-zone", "code binlog.envelope NO_MAX")
 
 
 @pytest.mark.parametrize("value", [*LOCKED, *OTHERS, "no_such_kind"])

@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 from binlog.cluster.registry import NodeStatus, State
 from binlog.envelope import BinlogType, Envelope, scan
+from binlog.errors import ERROR_TRAILER, PumpError
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_pb2
-from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from tests.support.grpc_service import add_service
 from tests.support.servers import free_port

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from binlog.envelope import BinlogType
-from binlog.errors import ClusterMismatch, NoSpace, NotOnline
+from binlog.errors import ClusterMismatch, NoSpace, NotOnline, PumpError
 from binlog.pb import binlog_pb2
-from binlog.pump_error import PumpError
 
 from pumpclient.answer import Answer, Outcome, classify, lost, not_sent
 from pumpclient.writer import (

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import Section, split_host_port
-from binlog.topic.settings import RESERVED
+from binlog.runtime.fields import KAFKA_RESERVED, Section, split_host_port
 from pydantic import BeforeValidator, Field, model_validator
 
 from drainer.dispatch.rules import checked_topic
@@ -251,7 +250,7 @@ def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
 
 SECURITY_KEYS: Final = tuple(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
 # Settings of the client library that only the sink may set: another value could lose or repeat rows.
-_RESERVED: Final = RESERVED | {
+_RESERVED: Final = KAFKA_RESERVED | {
     "client.id",
     "compression.type",
     "compression.codec",

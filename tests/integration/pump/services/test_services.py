@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 from binlog.envelope import scan
+from binlog.errors import PumpError, name_in
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
-from binlog.pump_error import PumpError, name_in
 from binlog.runtime.http import put
 from binlog.runtime.security import Security
 from grpc import aio

@@ -6,22 +6,27 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from binlog.runtime.chart import (
+from binlog.runtime.page import (
     BOTTOM,
     HEIGHT,
     LEFT,
     RIGHT,
     TOP,
     WIDTH,
+    Alarm,
     Chart,
+    Fact,
     History,
+    Mood,
+    Table,
     bytes_text,
     count_tick,
+    render,
     round_above,
     seconds_tick,
+    span_text,
     svg,
 )
-from binlog.runtime.page import Alarm, Fact, Mood, Table, render, span_text
 from hypothesis import given
 from hypothesis import strategies as st
 

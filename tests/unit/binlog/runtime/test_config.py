@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import InfoRequested, Program, UsageError
+from binlog.runtime.command_line import Flag, InfoRequested, Program, UsageError
 from binlog.runtime.config import line_of, load, load_or_exit
 from binlog.runtime.fields import ByteSize, Duration, Retention, Section, SecuritySection, UpstreamSection
-from binlog.runtime.reference import Flag
 from pydantic import Field
 
 from tests.support.scripts import write_configuration

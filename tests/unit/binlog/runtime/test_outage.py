@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binlog.runtime.log import get_logger
-from binlog.runtime.outage import Outage
+from binlog.runtime.log import Outage, get_logger
 from structlog.testing import capture_logs
 
 

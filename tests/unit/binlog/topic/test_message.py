@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from binlog.errors import DecodeError
+from binlog.runtime.fields import TopicSection
 from binlog.topic.message import TopicMessage, decode, encode, topic_name
-from binlog.topic.settings import TopicSection
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

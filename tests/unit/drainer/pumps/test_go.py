@@ -10,8 +10,7 @@ import grpc.aio
 import pytest
 from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.envelope import encode_binlog, encode_fake
-from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
-from binlog.pump_error import ERROR_TRAILER, PumpError
+from binlog.errors import ERROR_TRAILER, BinlogError, ClusterMismatch, PumpError, PumpUnavailable, PurgedPosition
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, Missed, translate

@@ -10,12 +10,11 @@ from types import FrameType
 from typing import cast
 
 import grpc
-from binlog.envelope import encode_varint
+from binlog.envelope import FIELDS_MAX, encode_varint
 from binlog.extension import PAYLOADS_MAX, PENDING_MAX
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
 from binlog.rpc.method import REQUEST_BYTES_MAX
-from binlog.wire import FIELDS_MAX
 
 from pump.rpc.extension_service import ExtService
 from pump.rpc.messages import LARGE_BYTES_MIN

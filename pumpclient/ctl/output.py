@@ -34,6 +34,11 @@ class Listing:
     line: Sequence[str] | None = None
 
 
+def headed(*facts: str, **headings: str) -> dict[str, str]:
+    """Return the columns of a Listing. The heading of a fact is its name in capitals, unless another is given."""
+    return {fact: headings.get(fact, fact.replace("_", " ").upper()) for fact in facts}
+
+
 class LogOutput:
     """Writes a log line for each row, with the original's text if the original has such a line."""
 

@@ -18,47 +18,19 @@ from binlog.extension import PENDING_MAX
 from binlog.pb import pump_ext_pb2 as pb
 
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
-from pumpclient.ctl.output import Listing
+from pumpclient.ctl.output import Listing, headed
 from pumpclient.ctl.session import CommandSession
 
-_PUMPS = Listing(
-    "pumps",
-    {
-        "node_id": "NODE ID",
-        "state": "STATE",
-        "resolved": "RESOLVED",
-        "pending": "PENDING",
-        "late_commits": "LATE COMMITS",
-        "version": "VERSION",
-    },
-    "inspect",
-)
-_PREWRITE = {
-    "node_id": "NODE ID",
-    "start_ts": "START TS",
-    "started": "STARTED",
-    "age_s": "AGE (S)",
-}
+_PUMPS = Listing("pumps", headed("node_id", "state", "resolved", "pending", "late_commits", "version"), "inspect")
+_PREWRITE = ("node_id", "start_ts", "started", "age_s")
+_HEADINGS = {"age_s": "AGE (S)", "ddl_job_id": "DDL JOB"}
 _PENDING = Listing(
     "pending prewrites",
-    {
-        **_PREWRITE,
-        "bytes": "BYTES",
-        "ddl_job_id": "DDL JOB",
-        "writer": "WRITER",
-        "settle_with": "SETTLE WITH",
-    },
+    headed(*_PREWRITE, "bytes", "ddl_job_id", "writer", "settle_with", **_HEADINGS),
     "pending prewrite",
 )
 _CHOSEN = Listing(
-    "prewrites to settle",
-    {
-        **_PREWRITE,
-        "ddl_job_id": "DDL JOB",
-        "writer": "WRITER",
-        "how": "HOW",
-    },
-    "prewrite to settle",
+    "prewrites to settle", headed(*_PREWRITE, "ddl_job_id", "writer", "how", **_HEADINGS), "prewrite to settle"
 )
 
 

@@ -19,9 +19,8 @@ from structlog.testing import capture_logs
 from drainer.batch.work import Kind
 from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.table import RowChanges, Table
-from drainer.reparo.__main__ import main
+from drainer.reparo.__main__ import main, parse
 from drainer.reparo.config import ReparoConfig
-from drainer.reparo.replaying import parse
 from drainer.reparo.stream import ReparoError
 from tests.support.any_changes import BIG, KINDS
 from tests.support.file_case import framed

@@ -32,7 +32,6 @@ from drainer.changes.json_texts import ESCAPED_REGEX, has_escaped, json_texts
 from drainer.changes.texts import as_binary, binary_of, data_of, offsets_of, text_of
 from drainer.changes.vector import Ints
 from drainer.protocol.column_text import texts_of, utf8
-from drainer.protocol.encoder import large_binary
 from drainer.protocol.errors import converted
 from drainer.protocol.table import RowChanges
 from drainer.row.column_type import ColumnType, TypeClass
@@ -241,7 +240,7 @@ class Rows:
         count = max(len(column) for column in columns)
         size = sum(column.nbytes for column in columns) + count * self._constant
         if size <= JOINED_BYTES_MAX or count < 2:
-            return large_binary(self.join(columns))
+            return self.join(columns).cast(pa.large_binary())
         half = count // 2
         return pa.concat_arrays(
             [

@@ -24,12 +24,11 @@ import numpy as np
 from binlog.errors import BinlogError
 from binlog.runtime.directories import make_directory, sync_directory
 
-from drainer.protocol.encoder import Decoder, EncodedColumns, Encoder, Message, concatenated
+from drainer.protocol.encoder import Decoder, EncodedColumns, Encoder, Message, TableEncoder, concatenated
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge, ProtocolConfigError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.json_read import parse
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.table import RowChanges
 
 _S3_SECRETS: Final = ("access-key", "secret-access-key")

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from drainer.ddl.lexer import Unexpected, Words, statements, tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ColumnValue, RowEvent
-from drainer.protocol.pb_file.payload import FileBinlog
+from drainer.protocol.pb_file import FileBinlog
 from drainer.reparo.config import PRINT, PROGRAM, ReparoConfig
 from drainer.reparo.stream import Entry, FilePosition, ReparoError, Stream
 from drainer.schema.filter import Filter

@@ -14,12 +14,13 @@ from binlog.runtime.log import get_logger
 from google_crc32c import value as crc32c
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.payload import FileBinlog, decode
-from drainer.protocol.pb_file.records import (
+from drainer.protocol.pb_file import (
     OVERHEAD,
+    FileBinlog,
     FileName,
     Record,
     RecordDamaged,
+    decode,
     parse_name,
     records,
     sorted_files,

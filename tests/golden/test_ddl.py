@@ -27,7 +27,7 @@ from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import Server
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.mysql.snapshot import server_differences
 from drainer.sink.sqlite.ddl import sqlite_differences

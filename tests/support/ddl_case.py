@@ -20,7 +20,7 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import alter_table
 from drainer.ddl.table_diff import table_diff
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import Server
 
 MYSQL = Server("mysql").dialect()
 MARIADB = Server("mariadb").dialect()

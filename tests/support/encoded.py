@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from drainer.protocol.encoder import EncodedColumns, Encoder, Message
+from drainer.protocol.encoder import EncodedColumns, Encoder, Message, TableEncoder
 from drainer.protocol.large import LargeMessages
-from drainer.protocol.row_messages import TableEncoder
 from drainer.protocol.secondary.encoder import SecondaryTable
 from drainer.protocol.table import RowChanges
 

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from drainer.changes.stream import StreamDecoder
-from drainer.protocol.pb_file.payload import FileBinlog, decode
-from drainer.protocol.pb_file.records import parse_name, records, sorted_files
-from drainer.protocol.pb_file.records import record as record_parts
+from drainer.protocol.pb_file import FileBinlog, decode, parse_name, records, sorted_files
+from drainer.protocol.pb_file import record as record_parts
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy

@@ -16,7 +16,7 @@ from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.encoder import Decoder, Encoder, merged
 from drainer.protocol.event import Change, Event, Image, RowEvent, Value
-from drainer.protocol.pb_file.payload import EventEncoder, decode, dml_head
+from drainer.protocol.pb_file import EventEncoder, decode, dml_head
 from drainer.protocol.registry import ProtocolOptions, make_decoder, make_encoder
 from drainer.protocol.table import Column, RowChanges, Table
 from drainer.row.column_type import DecodedValue, TypeClass

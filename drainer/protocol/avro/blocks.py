@@ -22,7 +22,6 @@ from drainer.changes.texts import numbers_of, offsets_of
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.protocol.avro.schema import Field
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.encoder import large_binary
 from drainer.row.column_type import ColumnType, TypeClass
 
 Octets = npt.NDArray[np.uint8]
@@ -124,7 +123,7 @@ def joined(pieces: Sequence[Piece], rows: int) -> Any:
         return pa.array([b""] * rows, pa.large_binary())
     if len(arrays) > 1:
         arrays = [pc.binary_join_element_wise(*arrays, _EMPTY, null_handling="replace", null_replacement=b"")]
-    return large_binary(arrays[0])
+    return arrays[0].cast(pa.large_binary())
 
 
 def _arrays(pieces: Iterable[Piece]) -> Iterable[Any]:

@@ -18,15 +18,16 @@ from drainer.protocol.encoder import (
     DdlScope,
     EncodedColumns,
     Message,
+    OneRowMessages,
     RequiredSchema,
     SchemaIds,
+    TableEncoder,
     header_of,
     null_column,
 )
 from drainer.protocol.errors import EncodeError, SchemaIdMissing
 from drainer.protocol.json_text import fragments_of
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.table import RowChanges, Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}

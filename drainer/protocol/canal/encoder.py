@@ -12,11 +12,19 @@ from binlog.tidb.types import BLOBS, FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedColumns, Message, compress
+from drainer.protocol.encoder import (
+    Ddl,
+    DdlScope,
+    DocumentTable,
+    EncodedColumns,
+    Message,
+    OneRowMessages,
+    compress,
+    value_of,
+)
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_text import Fragment, Parts, Slot, joined, json_string, latin1_text, old_fragments, or_null
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import DocumentTable, OneRowMessages, value_of
 from drainer.protocol.table import ColumnFlag, RowChanges, Table, basic_type, full_type
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is

@@ -10,10 +10,9 @@ from binlog.cluster.tso import physical_ms
 from drainer.batch.work import Kind
 from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, value_of, watermark_schemas
-from drainer.protocol.encoder import Ddl, EncodedColumns, Message, compress, compressed
+from drainer.protocol.encoder import Ddl, DocumentTable, EncodedColumns, Message, OneRowMessages, compress, compressed
 from drainer.protocol.json_text import Parts, Rows, Slot, constant, json_document, json_string
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import DocumentTable, OneRowMessages
 from drainer.protocol.table import RowChanges, Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.

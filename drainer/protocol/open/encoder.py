@@ -17,7 +17,7 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.vector import Ints
-from drainer.protocol.encoder import Ddl, EncodedColumns, Encoder, Message, compress, large_binary, take_rows
+from drainer.protocol.encoder import Ddl, DocumentTable, EncodedColumns, Encoder, Message, compress, take_rows
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import (
     Fragment,
@@ -36,7 +36,6 @@ from drainer.protocol.json_text import (
 )
 from drainer.protocol.open.framing import frame, quote, single
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Column, ColumnFlag, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.partition import PartitionUnknown, locator
@@ -198,7 +197,7 @@ PIECE_BYTES: Final = 16 << 20
 
 
 class OpenTableEncoder(DocumentTable):
-    """See drainer.protocol.row_messages.TableEncoder. Behind the image of an update is the old image, or the text of
+    """See drainer.protocol.encoder.TableEncoder. Behind the image of an update is the old image, or the text of
     its values that changed."""
 
     BY_NAME = True
@@ -264,7 +263,7 @@ class OpenTableEncoder(DocumentTable):
         end: Any = b',"t":1,"ohk":true}' if mark else b',"t":1}'
         if claims is not None:
             end = pa.array([f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims], pa.binary())
-        return large_binary(pc.binary_join_element_wise(*parts, end, b""))
+        return pc.binary_join_element_wise(*parts, end, b"").cast(pa.large_binary())
 
 
 def _pieces(changes: RowChanges) -> Iterator[RowChanges]:

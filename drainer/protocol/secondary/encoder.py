@@ -34,10 +34,18 @@ from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedColumns, Message, null_column, take_parts
+from drainer.protocol.encoder import (
+    Ddl,
+    DdlScope,
+    EncodedColumns,
+    Message,
+    OneRowMessages,
+    TableEncoder,
+    null_column,
+    take_parts,
+)
 from drainer.protocol.json_text import fragments_of
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import OneRowMessages, TableEncoder
 from drainer.protocol.table import Column, RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
 
@@ -155,15 +163,13 @@ _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Ki
 
 
 class SecondaryTable(TableEncoder):
-    """See row_messages.TableEncoder."""
-
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
         self._cells = [partial(cell, column.column_type, zone=options.zone) for column in table.columns]
         self._before, self._behind = _described(table)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See row_messages.TableEncoder. The rows must meet the condition in the module's docstring."""
+        """The rows must meet the condition in the module's docstring."""
         count = len(changes)
         if not count:
             return []

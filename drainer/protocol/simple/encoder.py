@@ -19,11 +19,21 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Piece, beside, constant, filled, in_union, joined, lengths, real, varints
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.encoder import Ddl, EncodedColumns, Message, compress, compressed, null_column
+from drainer.protocol.encoder import (
+    Ddl,
+    DocumentTable,
+    EncodedColumns,
+    Message,
+    OneRowMessages,
+    TableEncoder,
+    compress,
+    compressed,
+    null_column,
+    value_of,
+)
 from drainer.protocol.event import canal_kind
 from drainer.protocol.json_text import Parts, Slot, base64, fragments_of, json_document, json_string
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import DocumentTable, OneRowMessages, TableEncoder, value_of
 from drainer.protocol.simple.avro_schema import CHANGES, DOCUMENT, KINDS, VALUES, named, write_document
 from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass

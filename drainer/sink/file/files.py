@@ -27,7 +27,7 @@ from binlog.runtime.log import get_logger
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
-from drainer.protocol.pb_file.records import OVERHEAD, file_name, parse_name, record
+from drainer.protocol.pb_file import OVERHEAD, file_name, parse_name, record
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
@@ -355,7 +355,7 @@ class FileFormat(ABC):
         """Pass the bytes of a DDL to `put`. `place`: the number of earlier DDLs with the same commit_ts."""
 
 
-# Files of records (protocol/pb_file/records.py), all in one slot: what pb and Parquet have in common. Pure.
+# Files of records (protocol/pb_file.py), all in one slot: what pb and Parquet have in common. Pure.
 
 
 class RecordFiles(FileFormat):

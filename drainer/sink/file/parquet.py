@@ -32,7 +32,7 @@ from drainer.changes.decode import Changes, Columns
 from drainer.changes.texts import numbers_of
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
-from drainer.protocol.pb_file.records import parse_name, records
+from drainer.protocol.pb_file import parse_name, records
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.files import Add, Put, RecordFiles, put_record

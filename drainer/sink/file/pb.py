@@ -20,8 +20,18 @@ from binlog.runtime.directories import sync_directory
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, decode, dml_head
-from drainer.protocol.pb_file.records import PAYLOAD_BYTES_MAX, RecordDamaged, compressed_name, parse_name, records
+from drainer.protocol.pb_file import (
+    PAYLOAD_BYTES_MAX,
+    EventEncoder,
+    RecordDamaged,
+    compressed_name,
+    ddl_binlog,
+    ddl_text,
+    decode,
+    dml_head,
+    parse_name,
+    records,
+)
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.files import Add, Put, RecordFiles, put_record

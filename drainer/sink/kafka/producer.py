@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
-from drainer.protocol.encoder import RECORD_OVERHEAD, Message
-from drainer.protocol.row_messages import RowMessages
+from drainer.protocol.encoder import RECORD_OVERHEAD, Message, RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.retry import RetryDeadline

@@ -30,9 +30,8 @@ from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import MySQLSection, ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import recycle_plan
-from drainer.sink.mysql.ddl.background import BackgroundIndexes
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
-from drainer.sink.mysql.ddl.runner import DdlRunner
+from drainer.sink.mysql.ddl.runner import BackgroundIndexes, DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows.format import SQL_TEXT

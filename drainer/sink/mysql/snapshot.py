@@ -27,8 +27,8 @@ from drainer.sink.errors import DestinationDown, PositionMoved, SchemaMoved
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
+from drainer.sink.mysql.ddl.job_plan import Server
 from drainer.sink.mysql.ddl.runner import known_collations
-from drainer.sink.mysql.ddl.session_context import Server
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows.format import SQL_TEXT, bounded, qualified, quote, sql_of
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys

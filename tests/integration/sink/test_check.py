@@ -20,7 +20,7 @@ from drainer.sink.base import Intent
 from drainer.sink.errors import DestinationDown, PositionMoved, RowsRefused, SchemaMoved
 from drainer.sink.mysql import position, snapshot
 from drainer.sink.mysql.connection import ConnectionLost, ServerError
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import Server
 from drainer.sink.mysql.position import ServerPositionStore
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import BUILDING, JobMark

@@ -26,8 +26,7 @@ from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Retry, ServerError, ServerSession
-from drainer.sink.mysql.ddl.job_plan import JobPlan
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import JobPlan, Server
 from drainer.sink.mysql.rows.format import qualified, quote
 from drainer.sink.recycle_names import Kept, fresh_name, latest
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.protocol.canal.encoder import CanalEncoder
-from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedColumns, Message
+from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedColumns, Message, RowMessages
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.row_messages import RowMessages
 from tests.support.encoded import EncodedRow, framed_rows
 
 BYTES = st.none() | st.binary(max_size=60)

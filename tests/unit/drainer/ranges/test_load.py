@@ -27,8 +27,7 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, TableLoad, unfinished
 from drainer.sink.errors import DdlFailed, DestinationError, DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.connection import ConnectionLost, ServerError
-from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import JobPlan, Server, plan_of
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.killing import killed_at
 from tests.support.row_case import view_of

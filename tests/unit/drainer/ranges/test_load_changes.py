@@ -20,7 +20,7 @@ from binlog.tidb.table import DBInfo
 from drainer.batch.work import Pieces
 from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import create_table
-from drainer.protocol.pb_file.records import records
+from drainer.protocol.pb_file import records
 from drainer.ranges.load import FirstLoad
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Source, Upstream

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
-from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, dml_head
+from drainer.protocol.pb_file import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.table import RowChanges, Table
 from drainer.reparo.__main__ import main, parse
 from drainer.reparo.config import ReparoConfig

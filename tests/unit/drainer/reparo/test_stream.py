@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.protocol.pb_file.payload import ddl_binlog, dml_head
+from drainer.protocol.pb_file import ddl_binlog, dml_head
 from drainer.reparo.stream import FilePosition, ReparoError, Stream
 from tests.support.file_case import framed
 

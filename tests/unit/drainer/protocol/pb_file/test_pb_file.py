@@ -10,7 +10,7 @@ from binlog.tidb.datum import Datum, Uint, encode_value
 from hypothesis import given
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.pb_file.payload import EventEncoder, ddl_binlog, ddl_text, decode, dml_head
+from drainer.protocol.pb_file import EventEncoder, ddl_binlog, ddl_text, decode, dml_head
 from drainer.protocol.table import Column, RowChanges
 from drainer.row.column_type import DecodedValue, TypeClass
 from tests.support.any_changes import changes

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.pb_file.records import (
+from drainer.protocol.pb_file import (
     MAGIC_BYTES,
     OVERHEAD,
     RecordDamaged,

@@ -17,7 +17,7 @@ from binlog.tidb.job import ActionType, Job
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
-from drainer.protocol.pb_file.records import records
+from drainer.protocol.pb_file import records
 from drainer.schema.steps import Ddl
 from drainer.sink.base import FirstStart, Intent, Wants
 from drainer.sink.document_position import POSITION

@@ -12,8 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoder import EncodedColumns, Message
-from drainer.protocol.row_messages import RowMessages
+from drainer.protocol.encoder import EncodedColumns, Message, RowMessages
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka import producer as producer_module
 from drainer.sink.kafka.producer import (

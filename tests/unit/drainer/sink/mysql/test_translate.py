@@ -10,8 +10,7 @@ from binlog.tidb.table import DBInfo, PartitionDefinition, PartitionInfo, Partit
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.mysql.ddl.job_plan import CANNOT_SAY, Translation, translate, why_not
-from drainer.sink.mysql.ddl.session_context import Server
+from drainer.sink.mysql.ddl.job_plan import CANNOT_SAY, Server, Translation, translate, why_not
 from tests.support.ddl_case import STAMP, column, foreign_key, table
 
 A, B = column(1, "a"), column(2, "b")

@@ -73,8 +73,7 @@ class PumpsClient:
 
     @classmethod
     async def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> PumpsClient:
-        """Connect to etcd, list the pumps and return the open client. For `options` see
-        `pumpclient.options.ConnectOptions`.
+        """Connect to etcd, list the pumps and return the open client. For `options` see options.ConnectOptions.
 
         Raises NoPump if no pump is registered (C-01), EtcdError, ConfigError, TypeError or TimestampUnavailable.
         """

@@ -97,8 +97,7 @@ class Pool:
         return self._members.get(node_id)
 
     def put(self, status: NodeStatus) -> bool:
-        """Apply a status from the registry. Return True if the pump's address changed: its connection must then be
-        reset.
+        """Apply a status from the registry. Return True if the address changed: the connection must then be reset.
 
         A change of state or address resets the error count. A change of state alone keeps the connection, so that
         answers on their way are not lost.
@@ -145,8 +144,7 @@ class Pool:
         return text
 
     def weights(self, pumps: Sequence[str]) -> list[float]:
-        """Return the weight of each of these pumps: how often to choose it in relation to the others, by the reported
-        scores.
+        """Return how often to choose each of these pumps in relation to the others, by the reported scores.
 
         A pump that reports no score gets the mean. A pump whose record is stale, while records of others are fresh,
         gets the worst score. If no pump has a fresh score, all get the same weight.

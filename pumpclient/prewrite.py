@@ -126,8 +126,7 @@ class Prewriting:
             self._writer.tracker.unknown(self._start_ts, pump)
 
     async def _anywhere(self) -> str:
-        """Try each pump that the registry calls online, as the last resort (C-13), on connections younger than the
-        prewrite.
+        """Try each online pump, as the last resort (C-13), on connections younger than the prewrite.
 
         Existing younger connections are kept: if many transactions get here together, each would otherwise close the
         connections that the others use.

@@ -20,10 +20,7 @@ OPEN_MAX = 1_000_000
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """An open transaction.
-
-    `pump` acknowledged the prewrite. `unknown` are the pumps that may hold a copy of it. `commit_ts` 0 means rollback.
-    """
+    """An open transaction. `pump` acknowledged it, `unknown` may hold a copy; `commit_ts` 0 means rollback."""
 
     start_ts: int
     prewrite_key: bytes

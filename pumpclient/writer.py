@@ -220,10 +220,7 @@ class Limits:
 
 
 class Ended(Protocol):
-    """Called when no more messages are sent for a transaction.
-
-    `decided`: the transaction is committed, rolled back, or stored on no pump. Otherwise its prewrite may be pending.
-    """
+    """Called when no more messages are sent for a transaction. `decided`: false if its prewrite may be pending."""
 
     def __call__(self, *, decided: bool) -> None: ...
 
@@ -391,11 +388,7 @@ class Writer:
         return answer
 
     def patience_s(self, pump: str, payload_bytes: int) -> float:
-        """Return how long a prewrite may wait for this pump before another one is tried.
-
-        It grows with the size of the payload, and with the writes that are already open at the pump (this one
-        excluded).
-        """
+        """Return how long a prewrite may wait for this pump: longer for large ones, and behind other open writes."""
         connection = self._connections.get(pump)
         ahead = (connection.open_bytes, connection.open_count) if connection is not None else (0, 0)
         return self.limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S

@@ -214,7 +214,7 @@ class ConsumerCore:
         if self._ddls and self._ddls[0].event.commit_ts <= watermark:
             ddl = self._ddls.pop(0).event
             watermark = ddl.commit_ts
-            self._note(ddl)
+            self._ran = {one for one in self._ran if one[0] >= ddl.commit_ts} | {_name(ddl)}
         rows = self._taken(watermark)
         behind = [one for one in self._partitions.values() if one.applied_ts < watermark]
         if ddl is None and not rows and not behind:
@@ -267,9 +267,6 @@ class ConsumerCore:
         else:
             self._newest_ddl[topic] = event.commit_ts
             insort(self._ddls, _Ddl(event, {topic_partition: offset}), key=lambda one: one.event.commit_ts)
-
-    def _note(self, event: DdlEvent) -> None:
-        self._ran = {one for one in self._ran if one[0] >= event.commit_ts} | {_name(event)}
 
     def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
         """Remove and return the rows up to `until_ts`, ordered by commit_ts, and those of one transaction so that they

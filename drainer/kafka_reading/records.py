@@ -27,7 +27,7 @@ from confluent_kafka.admin import TopicMetadata
 
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
-from drainer.protocol.event import Image, RowEvent, key_of
+from drainer.protocol.event import RowEvent, key_of
 from drainer.protocol.registry import PROTOCOLS, ProtocolOptions, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 
@@ -313,7 +313,8 @@ class Repeats:
         table = (event.schema, event.table, event.partition_id)
         key = key_of(event)
         if key is not None:
-            row: Hashable = (table, event.change, _values(key), contents)
+            values = sorted((name, one.value) for name, one in key.items())
+            row: Hashable = (table, event.change, tuple(values), contents)
             is_repeat = row in received
         else:
             row = (table, event.change, event.row_id, contents)
@@ -336,10 +337,6 @@ class Repeats:
             self._begin_ts = commit_ts
             self._received = {ts: rows for ts, rows in self._received.items() if ts >= commit_ts}
             self._stretch = {table: one for table, one in self._stretch.items() if one[0] >= commit_ts}
-
-
-def _values(image: Image) -> Hashable:
-    return tuple(sorted((name, one.value) for name, one in image.items()))
 
 
 # A row before and after a change: its table and values, None where there is no row.

@@ -281,10 +281,6 @@ def _integers(values: Sequence[Any], of: ColumnType) -> Any | None:
     return array if least is None or (low <= least and most <= high) else None
 
 
-def _texts(values: Sequence[Any], of: ColumnType) -> Any:
-    return pa.array(values, pa.string()).cast(pa.binary())
-
-
 def _decimals(values: Sequence[Any], of: ColumnType) -> Any | None:
     """Texts that are as they are decoded: with exactly the digits of the column."""
     array, digits = pa.array(values, pa.string()), max(of.kind.decimal, 0)
@@ -318,7 +314,7 @@ def _times(values: Sequence[Any], of: ColumnType) -> Any | None:
 
 _FAST: Final[Mapping[TypeClass, Callable[[Sequence[Any], ColumnType], Any | None]]] = {
     TypeClass.INT: _integers,
-    TypeClass.TEXT: _texts,
+    TypeClass.TEXT: lambda values, _: pa.array(values, pa.string()).cast(pa.binary()),
     TypeClass.DECIMAL: _decimals,
     TypeClass.DATE: _times,
     TypeClass.DATETIME: _times,

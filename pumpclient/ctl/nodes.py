@@ -92,9 +92,8 @@ async def query(session: CommandSession, kind: Kind) -> None:
 
 
 async def update(session: CommandSession, kind: Kind) -> None:
-    """Write -state into the record without contacting the node. For dead nodes; may lose data.
-
-    The write is conditional on the record as it was read, so that a node which is alive after all is not overwritten.
+    """Write -state into the record without contacting the node. For dead nodes; may lose data. It fails if the record
+    was changed meanwhile, so that a node which is alive after all is not overwritten.
     """
     options = session.options
     states = [state.value for state in State]

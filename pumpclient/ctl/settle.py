@@ -104,10 +104,7 @@ def _pending(
 
 
 async def settle(session: CommandSession) -> None:
-    """Settle pending prewrites.
-
-    With -start-ts: end that prewrite on -node-id. With -all: end every old one. With neither: list the pending ones.
-    """
+    """Settle the prewrite -start-ts of -node-id, or with -all every old one; without both, list the pending ones."""
     options = session.options
     if options.all:
         await _settle_all(session, await _pumps(session))
@@ -193,9 +190,7 @@ def _prewrite_facts(node_id: str, pending: pb.PendingPrewrite) -> dict[str, obje
 
 
 async def _settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> None:
-    """Settle every old pending prewrite: list what will be done, then do it unless -dry-run is given. Raises NodeSilent
-    at the end if a pump did not answer.
-    """
+    """List every old prewrite, then settle them unless -dry-run is given. Raises NodeSilent if a pump is silent."""
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
         raise Misused("-all requires -rollback, and excludes -start-ts and -commit-ts")

@@ -114,10 +114,8 @@ class Catalog:
         return min(later, default=FOREVER) - 1
 
     def version_for(self, used: Iterable[Bound], *, preferred: int) -> int:
-        """Return the version nearest to `preferred` at which every handle in `used` is valid.
-
-        Raises SchemaConflict if there is none: a table was altered, and the transaction mixes its old handle with newer
-        ones.
+        """Return the version nearest to `preferred` at which every handle in `used` is valid. Raises SchemaConflict if
+        there is none: an old handle of an altered table is mixed with newer ones.
         """
         low, high = 0, FOREVER
         oldest: Bound | None = None

@@ -233,11 +233,9 @@ class UnderWay:
 
 
 def begin(sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start a delivery as a task that continues when its caller stops waiting.
-
-    Its exception, if any, is marked as retrieved, so that asyncio does not report it: the client has logged it.
-    """
+    """Start a delivery as a task that continues when its caller stops waiting or is cancelled."""
     delivery = asyncio.ensure_future(sending)
+    # Its exception counts as retrieved, so that asyncio does not report it: the client has logged it.
     delivery.add_done_callback(lambda task: task.cancelled() or task.exception())
     return delivery
 
@@ -266,11 +264,7 @@ class ServiceContext:
             raise
 
     async def delivered(self, delivery: asyncio.Task[None], *, start_ts: int, commit_ts: int, pump: str) -> None:
-        """Return when the delivery has succeeded; raise the exception of the delivery, or CommitUndelivered after
-        `commit_wait_s`.
-
-        Cancelling the caller does not cancel the delivery.
-        """
+        """Return when the delivery has succeeded. Raises its exception, or CommitUndelivered after `commit_wait_s`."""
         limits = self.client.limits
         done, _ = await asyncio.wait({delivery}, timeout=limits.commit_wait_s)
         if not done:
@@ -282,9 +276,5 @@ class ServiceContext:
         delivery.result()
 
     async def taken_back(self, start_ts: int) -> None:
-        """Send a rollback and wait for the pump's answer, for at most `commit_wait_s`.
-
-        The transaction is not committed whatever the pump answers, and even if the caller is cancelled. So errors of
-        the rollback are not raised.
-        """
+        """Send a rollback and wait up to `commit_wait_s`. Whatever comes of it, the transaction is not committed."""
         await asyncio.wait({begin(self.client.rollback(start_ts))}, timeout=self.client.limits.commit_wait_s)

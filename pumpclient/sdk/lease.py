@@ -40,20 +40,14 @@ class Held:
     users: int = 0
 
     def end(self, *, decided: bool) -> None:
-        """End the use by one transaction, which began with `WriterLease.enter`.
-
-        `decided`: the transaction is committed, rolled back, or was never sent. Otherwise its prewrite may be pending,
-        and the pumps settle it.
-        """
+        """End the use by a transaction. `decided`: it is committed, rolled back or unsent; else the pumps settle it."""
         self.users -= 1
         self.owner.left(self, decided=decided)
 
 
 class WriterLease:
-    """The writer id of a service and its lease. The id is registered at first use; a new one replaces it when it is
-    retired or its lease has ended. Then closed.
-
-    `keep` renews a lease. See binlog.cluster.etcd.
+    """The writer id of a service and its lease, registered at first use. A new one replaces it when it is retired or
+    its lease has ended. `keep` renews a lease.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep) -> None:
@@ -89,10 +83,7 @@ class WriterLease:
             return await self._register()
 
     async def _lives(self, held: Held) -> bool:
-        """Query etcd after the lease seems to have expired by this process's clock.
-
-        etcd decides: it may have renewed the lease, or may have been down itself.
-        """
+        """Ask etcd, which decides, about a lease that seems to have expired: it may have been down itself."""
         asked_s = boot_clock_s()
         try:
             await held.lease.keep_alive()

@@ -28,9 +28,7 @@ Datums = dict[int, Datum]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An encoded update. If it `moves` the clustered key, it consists of a delete and an insert, as in TiDB (F-02), and
-    the row's key is that of the inserted row.
-    """
+    """An encoded update; if the clustered key `moves`, a delete and an insert (F-02), whose key is the row's."""
 
     changed: bytes = b""
     deleted: bytes = b""

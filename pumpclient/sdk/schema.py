@@ -18,7 +18,7 @@ from binlog.tidb.types import INTEGERS, FieldType, Flag, Tp
 from pumpclient.sdk import sql
 from pumpclient.sdk.errors import BadDeclaration, SchemaDiffers, SchemaExists, SchemaNotFound
 from pumpclient.sdk.sql import type_sql
-from pumpclient.sdk.table import Bound, Column, Index, Table, bound_table, check_column, check_index, check_name
+from pumpclient.sdk.table import NOW, Bound, Column, Index, Table, bound_table, check_column, check_index, check_name
 from pumpclient.sdk.types import Retype, retype
 from pumpclient.sdk.values import default_info, literal_info, stored_default
 
@@ -107,7 +107,7 @@ def add_column(info: TableInfo, column: Column, *, after: str | None = None, fir
     if _find(info, column.name) is not None:
         raise SchemaExists(f"{info.name}: column {column.name} already exists")
     made = column_info(info.name, column, column_id=info.max_column_id + 1, offset=0)
-    if default_info(info.name, column).is_now:
+    if column.default is NOW:
         raise BadDeclaration(f"{info.name}.{column.name}: an added column cannot have the current time as its default")
     made = replace(made, origin_default=made.default, origin_default_bit=made.default_bit)
     at = 0 if first else len(info.columns) if after is None else column_of(info, after).offset + 1
@@ -205,8 +205,7 @@ def rename_column(info: TableInfo, name: str, new_name: str) -> TableInfo:
 
 
 def change_column(info: TableInfo, name: str, column: Column) -> TableInfo:
-    """Replace a column's name, type, nullable, default and comment by the declaration. Properties not declared are
-    removed.
+    """Make a column as declared: its name, type, nullable, default and comment. What is not declared is removed.
 
     Raises BadDeclaration if existing rows may not fit, or if the type of a primary key column would change.
     """
@@ -340,7 +339,8 @@ def _differences(there: TableInfo, wanted: TableInfo, *, accept_added: bool) -> 
         else:
             yield from _unlike(f"column {column.name}", _column_facts(found), _column_facts(column))
     for key, column in columns.items():
-        if key not in declared and not (accept_added and _has_default(column)):
+        has_default = not column.is_not_null or column.default is not None or column.default_bit is not None
+        if key not in declared and not (accept_added and has_default):
             why = ", is NOT NULL and has no default" if accept_added else ""
             yield f"its column {column.name} is not declared{why}"
     if [key for key in columns if key in declared] != list(declared):
@@ -353,10 +353,6 @@ def _differences(there: TableInfo, wanted: TableInfo, *, accept_added: bool) -> 
         if accept_added and there_should is None and here is not None and not here.unique:
             continue
         yield from _unlike(f"key {name}", {"": _key(here)}, {"": _key(there_should)})
-
-
-def _has_default(column: ColumnInfo) -> bool:
-    return not column.is_not_null or column.default is not None or column.default_bit is not None
 
 
 def _unlike(what: str, there: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:

@@ -74,9 +74,7 @@ class Alteration:
         return len(self.modify) + len(self.change) + len(self.rename)
 
     def check(self, where: str) -> None:
-        """Raise BadDeclaration unless TiDB would accept the combination: a statement changes a column only once, and
-        all names refer to the table before the statement.
-        """
+        """Raises BadDeclaration: a statement changes a column once, and its names are those from before it."""
         if not self.count:
             raise BadDeclaration(f"{where} contains no change")
         touched: dict[str, str] = {}

@@ -349,10 +349,6 @@ class DefaultInfo:
     bit: bytes | None = None
     sql: str | None = None
 
-    @property
-    def is_now(self) -> bool:
-        return self.text == CURRENT_TIMESTAMP and self.sql != f"_UTF8MB4'{CURRENT_TIMESTAMP}'"
-
 
 def default_info(table: str, column: Column) -> DefaultInfo:
     """Raises BadDeclaration for a default that the type cannot have, ValueRejected for a bad value."""

@@ -20,7 +20,7 @@ from binlog.runtime.config import load_or_exit
 from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
 from drainer.schema.errors import SchemaError
-from drainer.spark.startup.session_opening import opened
+from drainer.spark.startup.jvm_launch import opened
 
 if TYPE_CHECKING:
     from drainer.service.check import TableCheck

@@ -2,7 +2,7 @@
 
 Start: etcd and the cluster's id ─ status page and gRPC ─ with `standby` the turn of this drainer ─ destination (its
 position) ─ schema ─ record in the registry ─ query. At the same time, since drainer.__main__: the JVM ─
-Spark's session ─ warm-up (drainer.spark.startup.session_opening).
+Spark's session ─ warm-up (drainer.spark.startup.jvm_launch).
 Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ destination ─ gRPC and status page ─ etcd.
 """
@@ -24,7 +24,7 @@ from binlog.cluster.candidates import Candidate
 from binlog.cluster.etcd import Etcd, connect_etcd, keep_in_thread
 from binlog.cluster.registry import Event, Registry
 from binlog.cluster.timestamp import ClusterClock, cluster_id, connect_timestamps, current_ts, pd_addresses
-from binlog.errors import BinlogError, ConfigError
+from binlog.errors import BinlogError, ConfigError, PurgedPosition
 from binlog.pb import cistern_pb2
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method
@@ -44,24 +44,24 @@ from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import Membership, scope_of
 from drainer.pumps.survey import PumpSet, dial_topics, dial_with
+from drainer.pumps.watermark import BatchLimits
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import open_snapshot, server_of
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
-from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
+from drainer.schema.provider import Known, LoopSchemaProvider, SchemaProvider
 from drainer.schema.state import Schema
-from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.service.verification import Verifier
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, Wants, advance_s
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, FirstStart, Identity, Position, Wants, advance_s
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
-from drainer.spark.startup.session_opening import Opening
+from drainer.spark.startup.jvm_launch import Opening
 from drainer.ticdc.tables import MessageSchemas, TopicHistory
 
 # The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
@@ -90,6 +90,14 @@ OBSERVE_S = 1.0
 CLOCK_WAIT_S = 2.0
 SKIPPED = "skipped.jsonl"  # in data-dir: transactions that an operator skipped
 STOP_BATCH_S = 60.0
+BEGINNING_TS = 0
+PURGED_WAIT_S = 5.0
+TABLES_SHOWN_MAX = 20
+REMEDY = (
+    "to apply the binlogs that the pumps hold, or those after a copy of the upstream that was loaded into the "
+    "destination: stop the drainer, delete its row in tidb_binlog.drainer_position, and start it with "
+    "initial-commit-ts = 0, or with the TSO of that copy"
+)
 
 _log = get_logger(__name__)
 
@@ -228,6 +236,77 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         clean = True
     finally:
         await asyncio.to_thread(destination.close, clean=clean)
+
+
+def is_given(config: Config) -> bool:
+    """Return whether initial-commit-ts is set in the file, by a flag or in the environment."""
+    return "initial_commit_ts" in config.model_fields_set
+
+
+async def first_start(config: Config, known: Known, pumps: PumpSet) -> FirstStart:
+    """Return the start options from which the destination chooses if it has no position.
+
+    If `initial-commit-ts` is given, it is the position. Otherwise a drainer starts at the current TSO: the destination
+    has just been loaded from a copy of the upstream, or older changes are not wanted. Exception: if the whole known
+    schema was published by services that embed the SDK, the destination has none of their tables, and the pumps still
+    hold everything since the first table was created, it starts from the beginning. Starting now would fail at the
+    first row."""
+    only_published = not config.schema_.history_file and not config.schema_.history_url
+    may_begin = not is_given(config) and only_published and bool(known.tables)
+    if may_begin and await _has_everything(pumps, known.first_ts):
+        return FirstStart(known.tables, BEGINNING_TS)
+    return FirstStart(known.tables)
+
+
+async def _has_everything(pumps: PumpSet, first_ts: int) -> bool:
+    """Return whether no pump that answers has purged binlogs after `first_ts`. Pumps that do not answer are not
+    checked.
+    """
+    try:
+        async with asyncio.timeout(PURGED_WAIT_S):
+            found = await pumps.survey(after_ts=BEGINNING_TS, limits=BatchLimits(1))
+    except PurgedPosition:
+        return False
+    except (BinlogError, TimeoutError):
+        return True
+    return found.purged_ts < first_ts
+
+
+def log_start_position(config: Config, initial_ts: int, first: FirstStart, position: Position) -> None:
+    """Log the start position and what it skips."""
+    # The checkpoint row of the original drainer is a position, too.
+    elsewhere = config.initial_commit_ts >= 0 and position.commit_ts != initial_ts
+    if is_given(config) and (elsewhere or not position.fresh):
+        _log.warning(
+            "initial-commit-ts is ignored: the destination already has a position",
+            initial_commit_ts=config.initial_commit_ts,
+            position=position.commit_ts,
+        )
+    if not position.fresh:
+        return
+    if first.empty_ts is not None and position.commit_ts == first.empty_ts:
+        _log.info(
+            "the destination has no position and none of the published tables: starting from the oldest binlog",
+            tables=len(first.tables),
+        )
+    elif position.commit_ts == initial_ts and initial_ts:
+        _log_skipped(position)
+
+
+def _log_skipped(position: Position) -> None:
+    skipped = {"skipped_until_ts": position.commit_ts, "skipped_until": tso.format_local(position.commit_ts)}
+    if not position.missing:
+        _log.info("the destination has no position: older binlogs are not applied", **skipped)
+        return
+    names = [f"{schema}.{table}" for schema, table in position.missing]
+    _log.warning(
+        "the destination has no position: older binlogs are not applied, and tables created before are missing; the "
+        "first row of one of them will stop the drainer",
+        **skipped,
+        missing=names[:TABLES_SHOWN_MAX],
+        missing_count=len(names),
+        remedy=REMEDY,
+    )
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:

@@ -36,7 +36,7 @@ from drainer.service.on_spark import distribute
 from drainer.service.registration import DrainerNode
 from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.spark.startup.session_opening import Opening
+from drainer.spark.startup.jvm_launch import Opening
 
 STOP_S: Final = 60.0
 # A load that was stopped can be continued for so long.

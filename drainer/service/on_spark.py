@@ -17,7 +17,7 @@ from drainer.config import Config
 from drainer.ranges.progress import LoadProgress
 from drainer.sink.base import AnySink, TableLoad
 from drainer.sink.errors import Fenced
-from drainer.spark.startup.session_opening import Opening, opened
+from drainer.spark.startup.jvm_launch import Opening, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from drainer.apply.batch_planner import PlannedBatch
     from drainer.spark.query import Query, SparkBatch
     from drainer.spark.source.planner import PlannerServer
-    from drainer.spark.startup.session_opening import Opening
+    from drainer.spark.startup.jvm_launch import Opening
 
 RESTART_PAUSE_S = 0.5
 SPARK_FAILURES_MAX = 5

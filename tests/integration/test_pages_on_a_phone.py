@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from drainer.service.page import page as drainer_page
+from drainer.service.status import page as drainer_page
 from tests.support.browser import PHONE, look, running_chromium
 from tests.unit.drainer.service.test_page import DOCUMENT
 from tests.unit.pump.status.test_page import draw

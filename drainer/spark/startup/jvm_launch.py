@@ -1,8 +1,9 @@
-"""Starts the JVM under drainer.spark.startup.supervisor and connects to its py4j gateway.
+"""Starts the JVM under drainer.spark.startup.supervisor and connects to its py4j gateway; opens the Spark session in a
+thread while the daemon connects to etcd and opens its destination.
 
 With pyspark's own launch the JVM survives a drainer that is killed during the start. Here the drainer starts the
-process and gives pyspark the gateway's port and secret, as spark-submit does. The JVM starts while pyspark is imported,
-so this module does not import pyspark.
+process and gives pyspark the gateway's port and secret, as spark-submit does. The JVM needs several seconds, mostly on
+one processor, so it is started first, before any slow import; this module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,11 +31,13 @@ from binlog.runtime.log import get_logger
 from drainer.apply.progress import Stopped
 from drainer.spark.startup import fork_client, node_requirements, supervisor
 from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, check_java, java_options, lean_home
-from drainer.temporary_files import sweep
+from drainer.temporary_files import check_data_dir, sweep, temporary_folder
 
-# Spark settings of the drainer, chosen by measurement, and its log4j configuration.
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
 
-# Checks that a Spark master is reachable before a JVM is started, because Spark itself tries for a minute.
+    from drainer.config import Config
 
 CONNECT_S = 3.0
 STANDALONE = "spark://"
@@ -42,7 +47,7 @@ KUBERNETES_PORTS = {"https": 443, "http": 80}
 
 def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
     """Raise SparkUnavailable if no master of the list accepts a connection within `wait_s` seconds in total, or if the
-    text is invalid. Only standalone and Kubernetes masters are checked."""
+    text is invalid. Only standalone and Kubernetes masters are checked. Spark itself tries for a minute."""
     addresses = addresses_of(master)
     until_s = time.monotonic() + wait_s
     refusals = []
@@ -88,6 +93,7 @@ _log = get_logger(__name__)
 # The path of a socket has at most 107 bytes; 43 of them follow the folder's path.
 SOCKET_FOLDER_BYTES_MAX = 64
 
+# Chosen by measurement.
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tidb-binlog drainer",
     "spark.ui.enabled": "false",
@@ -208,9 +214,6 @@ def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Sequence[str]
         return ()
     return sys.executable, "-m", SERVER, str(path)
 
-
-if TYPE_CHECKING:
-    from pyspark import SparkConf
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 POLL_S = 0.02
@@ -384,3 +387,81 @@ def _variables(**given: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+class Opening:
+    """Starts in the constructor. `session` waits for the result; `close` ends it at any stage. `finish_warm_up`, known
+    after `session`, waits for the executors of a cluster (WarmUp.finish), at most until a stop."""
+
+    finish_warm_up: Callable[[], None]
+
+    def __init__(
+        self, *, master: str, output: Path, conf: Mapping[str, str], stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`stopping`: returns True when the session is no longer needed."""
+        self._asked_to_stop = stopping
+        self._closed = threading.Event()
+        self._made: Future[SparkSession] = Future()
+        self._jvm: Jvm | None = None
+        self._thread = threading.Thread(target=self._run, args=(master, output, conf), name="Spark start", daemon=True)
+        self._thread.start()
+
+    def session(self) -> SparkSession:
+        """Wait for the session. Raises SparkUnavailable, and Stopped after `stopping` or `close`."""
+        return self._made.result()
+
+    def node_lacks(self) -> str | None:
+        """Return what a node of the cluster lacks to run tasks, as far as Spark's log of this session shows it."""
+        from drainer.spark.startup.node_requirements import lacking_in
+
+        return None if self._jvm is None else lacking_in(self._jvm.output, self._jvm.begin)
+
+    def close(self) -> None:
+        """Stop the session within some seconds, or kill a JVM that is still starting. May be called again."""
+        self._closed.set()
+        self._thread.join()
+        made = self._made
+        if made.exception() is None:
+            from drainer.spark.startup.session import stop_session
+
+            self._made = Future()
+            self._made.set_exception(Stopped("Spark has been stopped"))
+            stop_session(made.result())
+
+    def _stopping(self) -> bool:
+        return self._closed.is_set() or self._asked_to_stop()
+
+    def _run(self, master: str, output: Path, conf: Mapping[str, str]) -> None:
+        try:
+            self._jvm = start_jvm(master=master, output=output, conf=conf)
+            self._made.set_result(self._session(self._jvm))
+        except BaseException as error:  # noqa: BLE001  raised by `session`
+            self._made.set_exception(error)
+
+    def _session(self, jvm: Jvm) -> SparkSession:
+        try:
+            # Imports that take more than half a second, while the JVM starts.
+            from drainer.spark import query  # noqa: F401
+            from drainer.spark.source import planner  # noqa: F401
+            from drainer.spark.startup.session import open_session
+            from drainer.spark.startup.warmup import WarmUp
+        except BaseException:
+            jvm.end()
+            raise
+        session = open_session(jvm, self._stopping)
+        warm_up = WarmUp(session, max(1, session.sparkContext.defaultParallelism))
+        self.finish_warm_up = partial(warm_up.finish, self._stopping)
+        return session
+
+
+@contextlib.contextmanager
+def opened(config: Config, log: str, stopping: Callable[[], bool]) -> Iterator[Opening]:
+    """Start Spark, whose log is `log` in data-dir, and use a folder for all temporary files of this process while
+    inside. Raises ConfigError."""
+    check_data_dir(config.data_dir)
+    spark, output = config.spark, config.data_dir / log
+    with (
+        temporary_folder(),
+        contextlib.closing(Opening(master=spark.master, output=output, conf=spark.conf, stopping=stopping)) as opening,
+    ):
+        yield opening

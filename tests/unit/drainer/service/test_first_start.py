@@ -14,7 +14,7 @@ from drainer.config import Config
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark
 from drainer.schema.provider import Known
-from drainer.service.first_start import first_start, log_start_position
+from drainer.service.daemon import first_start, log_start_position
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.document_position import Document
 from drainer.sink.position import Stored

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from drainer.service.page import page, starting_page
-from drainer.service.status import StartingPages
+from drainer.service.status import StartingPages, page, starting_page
 from drainer.sink.retry import Failures
 
 DOCUMENT: dict[str, Any] = {

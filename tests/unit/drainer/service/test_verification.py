@@ -17,7 +17,7 @@ from binlog.errors import ConfigError
 from prometheus_client import REGISTRY
 
 from drainer.config import Config
-from drainer.service.page import page
+from drainer.service.status import page
 from drainer.service.verification import Found, Verifier, compared, until_hours_s
 from drainer.sink.base import Verification
 from tests.support.servers import ROOT, wait_until

@@ -18,8 +18,7 @@ from pyspark import SparkConf
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup.java import SparkUnavailable
-from drainer.spark.startup.jvm_launch import PYTHON, connect, forking, properties, start
-from drainer.spark.startup.session_opening import Opening
+from drainer.spark.startup.jvm_launch import PYTHON, Opening, connect, forking, properties, start
 from tests.support.servers import free_port, wait_until
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from binlog.cluster.etcd import KV, Etcd, EventKind
 from binlog.errors import BinlogError, DecodeError, NodeNotFound, RegistryConflict
 from binlog.runtime.log import get_logger
 from binlog.tidb.document import Layout, Reader, Typed, dump_document
+
+if TYPE_CHECKING:
+    from binlog.cluster.etcd import KV, Etcd
 
 ROOT = "/tidb-binlog/v1"
 Kind = Literal["pumps", "drainers"]
@@ -240,6 +242,8 @@ class Registry:
     async def watch(self, kind: Kind, revision: int) -> AsyncIterator[Sequence[tuple[str, NodeRecord | None]]]:
         """Yield the changes after `revision` (of a Listing or a write): node id and record, or None if the key was
         deleted (our programs never delete one: `R-05`). Raises WatchBroken as `Etcd.watch` does."""
+        from binlog.cluster.etcd import EventKind  # its client is slow to load, and configurations need names of nodes
+
         prefix = f"{ROOT}/{kind}/"
         async for events in self._etcd.watch(prefix, revision=revision):
             changes: list[tuple[str, NodeRecord | None]] = []

@@ -20,7 +20,7 @@ from binlog.cluster.etcd import Etcd, connect_etcd
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Event, Registry, State, parse_labels
 from binlog.cluster.tikv import TiKV
-from binlog.cluster.timestamp import TimestampSource, choose_source, cluster_id, connect_timestamps, pd_addresses
+from binlog.cluster.timestamp import choose_source, cluster_id, connect_timestamps, pd_addresses
 from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
 from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
@@ -99,7 +99,14 @@ class Pump:
         source = await choose_source(etcd, config, security)
         self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
-        self.store = self._make_store(directory, timestamps)
+        options = StoreOptions(
+            stop_bytes=config.storage.stop_write_at_available_space,
+            transaction_bytes_max=config.transaction_bytes_max,
+            sync=config.storage.sync_log,
+            index=config.storage.kv.options(),
+            ts_ahead_max_s=config.ts_ahead_max,
+        )
+        self.store = Store(directory, timestamps, options)
         self.node = Node(
             self.registry, name, resolved_ts=lambda: self.store.resolved_ts, labels=parse_labels(config.labels)
         )
@@ -136,20 +143,6 @@ class Pump:
             if self.election is not None and self.election.refusal:
                 raise TimestampUnavailable(f"{error}. {self.election.refusal}") from error
             raise
-
-    def _make_store(self, directory: Path, timestamps: TimestampSource) -> Store:
-        storage = self._config.storage
-        return Store(
-            directory,
-            timestamps,
-            StoreOptions(
-                stop_bytes=storage.stop_write_at_available_space,
-                transaction_bytes_max=self._config.transaction_bytes_max,
-                sync=storage.sync_log,
-                index=storage.kv.options(),
-                ts_ahead_max_s=self._config.ts_ahead_max,
-            ),
-        )
 
     def _make_publisher(self, topic: str) -> Publisher | None:
         kafka = self._config.kafka

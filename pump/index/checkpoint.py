@@ -1,12 +1,6 @@
 """Checkpoint file: the position in the value log up to which the index is known to be on disk.
 
-See FORMAT.md, "Checkpoint". LevelDB's own log is not synced with every write. After a power cut (or damage) it may lack
-a page in its middle, while later pages and a newer head in them exist; LevelDB skips the gap silently. So the head in
-the index proves nothing. A checkpoint does: it is written after a flush, to its own file, and its number is a key in
-the table that was flushed last. If the index holds an older number, or the manifest has a gap, tables are missing.
-
-A process that is killed leaves everything that it has written to the operating system. So the index is complete if the
-machine has not restarted since the checkpoint; the id of the boot in it tells.
+FORMAT.md, "Checkpoint" and "Recovery", says why a checkpoint proves that and the head in the index does not.
 """
 
 from __future__ import annotations

@@ -362,11 +362,8 @@ class Index:
 
 
 def _open(directory: Path, options: IndexOptions) -> tuple[Any, bool]:
-    """Open LevelDB with paranoid_checks. Return it, and whether its own log lacked writes.
-
-    Without the checks LevelDB would merge a damaged table into new ones, whose checksums would be right again. With
-    them it refuses to open if its own log lacks a page, which the checkpoint makes harmless. In that case open it once
-    without the checks: LevelDB then writes the readable part of that log to a table and deletes the log."""
+    """Open LevelDB with paranoid_checks (the end of FORMAT.md says why, and why once more without them if its own log
+    lacks a page). Return it, and whether its own log lacked writes."""
 
     def opened(*, paranoid: bool) -> Any:
         return plyvel.DB(

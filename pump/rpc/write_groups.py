@@ -1,9 +1,8 @@
-"""Collects single writes of many callers into groups that the store writes together.
+"""Collects single writes of many callers into groups that the store writes together (docs/architecture.md).
 
-The store needs little more CPU for a group than for one write, and only one sync. Callers that were just answered send
-their next write soon. So a small group waits while another group is being written, and then until no write has arrived
-for a few turns of the loop. That takes microseconds; a sync takes a hundred and more. If callers send one write at a
-time, no write waits.
+The store needs little more CPU for a group than for one write, and only one sync. A small group waits while another
+group is being written, and then until no write has arrived for a few turns of the loop. That takes microseconds; a sync
+takes a hundred and more.
 """
 
 from __future__ import annotations

@@ -47,9 +47,8 @@ class DiskThread:
     """A thread for jobs that wait for the disk. Call `run` only on the event loop on which it was started, and only
     when no job is under way. A job must not raise. `wait_max_s`: the longest time for which the loop waits for a job.
 
-    Waking the loop through its selector takes longer than a quick disk takes for a small write. While both threads run
-    Python, they take the interpreter from each other. So the loop itself may wait for a short job. It does not wait if
-    a recent job took longer than that."""
+    Waking the loop costs more than waiting for a quick disk (docs/architecture.md), so the loop itself may wait for a
+    short job, unless a recent job took longer than that."""
 
     def __init__(self, name: str, *, wait_max_s: float = WAIT_MAX_S) -> None:
         self._wait_max_s = wait_max_s
@@ -334,14 +333,14 @@ class Writer:
             return None
         size = sum(submission.size for submission in batch.submissions)
         if size > self.options.loop_bytes_max:
-            return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
-        self._guarded(batch, lambda: self._enter(batch))
+            return lambda: self._guarded(batch, self._enter, self._commit)
+        self._guarded(batch, self._enter)
         if batch.entered is None:
             return None
         if not batch.parts:
             self._matcher.end_batch()
             return None
-        return lambda: self._guarded(batch, lambda: self._commit(batch))
+        return lambda: self._guarded(batch, self._commit)
 
     def _enter(self, batch: _Batch) -> None:
         """Judge a batch. Put its records and its index entries into it."""
@@ -362,9 +361,10 @@ class Writer:
 
     # In the thread, or while a batch is judged on the loop
 
-    def _guarded(self, batch: _Batch, work: Callable[[], None]) -> None:
+    def _guarded(self, batch: _Batch, *steps: Callable[[_Batch], None]) -> None:
         try:
-            work()
+            for step in steps:
+                step(batch)
         except BinlogError as error:  # LogBroken, or the index failed: the disk may or may not hold these binlogs
             self._log.give_up(str(error))
             batch.error = error
@@ -374,23 +374,17 @@ class Writer:
             batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
             self._log.give_up(str(broken))
 
-    def _enter_and_commit(self, batch: _Batch) -> None:
-        """Judge and write a large batch."""
-        self._enter(batch)
-        if batch.parts:
-            self._commit(batch)
-        else:
-            self._matcher.end_batch()
-
     def _commit(self, batch: _Batch) -> None:
         """Write a judged batch to the log and to the index, which makes the binlogs visible."""
         assert batch.entered is not None
         head, writes = batch.entered
-        self._log.write(batch.parts, head.max_ts)
-        self._index.write(writes)
-        batch.head = head
+        if batch.parts:
+            self._log.write(batch.parts, head.max_ts)
+            self._index.write(writes)
+            batch.head = head
         self._matcher.end_batch()
-        crash_point("pump.after_index")
+        if batch.parts:
+            crash_point("pump.after_index")
 
     # On the event loop
 

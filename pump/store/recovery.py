@@ -134,13 +134,9 @@ class Missing(NamedTuple):
 
 
 def missing_ends(log: ValueLog, index: Index, *, start: Pointer | None) -> list[Missing]:
-    """Return the missing ends of all files but the newest. A file that was truncated where a record ends has no damaged
-    byte. There are three signs: the index's head is after the end of the newest file; an older file has no footer; or
-    the file in which recovery would begin is missing. Records that the index locates after the end are lost. An index
-    that was rebuilt from the log does not know them.
-
-    `start`: the position from which recovery reads; None: the
-    index is not trusted, and the complete log is read."""
+    """Return the missing ends of all files but the newest (FORMAT.md, "Missing ends"). Records that the index locates
+    after the end are lost. `start`: the position from which recovery reads; None: the index is not trusted, and the
+    complete log is read."""
     candidates = [
         Missing(Pointer(file.fid, file.size), END_UNKNOWN, str(file.path), "the file has no footer")
         for file in log.files()

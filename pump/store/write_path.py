@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
@@ -246,32 +247,23 @@ class WritePath:
         self._pending.arrive_all(fast_prewrites(fast, payloads), time.monotonic())
         self.activity += len(payloads)
 
+        def account(written: Written) -> None:
+            if written.results:
+                # Not `submission.scanned()`: the submission refers to this function. In a reference cycle, its payloads
+                # would stay in memory until the garbage collector runs.
+                self._account([scan(payload) for payload in payloads], written)
+            else:
+                self._account_fast(fast, written)
+
         def report(written: Written) -> None:
-            results: Results = [None] * len(payloads)
-            self._under_way -= 1
-            try:
-                if written.results:
-                    # Not `submission.scanned()`: the submission refers to this function. In a reference cycle, its
-                    # payloads would stay in memory until the garbage collector runs.
-                    self._account([scan(payload) for payload in payloads], written)
-                    results = [result.error for result in written.results]
-                else:
-                    self._account_fast(fast, written)
-            except Exception as error:  # noqa: BLE001  see _unaccounted
-                results = [_unaccounted(error)] * len(payloads)
-            done(results, ())
+            done(self._reported(written, account, len(payloads)), ())
 
         self._under_way += 1
         return Submission(payloads, fast.size, report, fast=fast)
 
     def _submission(self, checked: _Checked, done: Done) -> Submission:
         def report(written: Written) -> None:
-            self._under_way -= 1
-            errors: Results = [result.error for result in written.results]
-            try:
-                self._account(checked.envelopes, written)
-            except Exception as mistake:  # noqa: BLE001  see _unaccounted
-                errors = [_unaccounted(mistake)] * len(checked.envelopes)
+            errors = self._reported(written, partial(self._account, checked.envelopes), len(checked.envelopes))
             for place, error in zip(checked.places, errors, strict=True):
                 checked.results[place] = error
             done(checked.results, checked.ahead)
@@ -341,6 +333,17 @@ class WritePath:
 
     # After the writer
 
+    def _reported(self, written: Written, account: Callable[[Written], None], count: int) -> Results:
+        """Account for a submission of `count` binlogs, and return their results. A bug there must not leave callers
+        without an answer, because other calls may wait for this one."""
+        self._under_way -= 1
+        try:
+            account(written)
+        except Exception as error:  # noqa: BLE001  see above
+            _log.exception("cannot account for binlogs that were written", exc_info=error)
+            return [LogBroken(f"the result of the write is unknown: {error!r}")] * count
+        return [result.error for result in written.results] or [None] * count
+
     def _account_fast(self, fast: FastBinlogs, written: Written) -> None:
         """Do what `_account` does for fast-path binlogs that were all written."""
         binlogs = fast.binlogs
@@ -399,10 +402,3 @@ def _answer() -> tuple[asyncio.Future[tuple[Results, Sequence[int]]], Done]:
             answer.set_result((results, ahead))
 
     return answer, done
-
-
-def _unaccounted(error: Exception) -> LogBroken:
-    """Return the error for callers when accounting fails after a write. A bug there must not leave callers without an
-    answer, because other calls may wait for this one."""
-    _log.exception("cannot account for binlogs that were written", exc_info=error)
-    return LogBroken(f"the result of the write is unknown: {error!r}")

@@ -8,11 +8,8 @@ the prewrite is rolled back in TiKV and here. A prewrite that began at or below 
 because TiKV may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl`
 settles it.
 
-A prewrite of the SDK names its writer; see cluster/writers.py. Once that writer's etcd key is absent, the prewrite is
-rolled back here (correctness rule 24: writers hold leases). A DDL prewrite is committed if its job is published, else
-rolled back: without the key the job cannot be published any more. If the writer was only suspended and sends its commit
-at the same moment, the matcher accepts whichever comes first and refuses the other. While etcd does not answer, nothing
-is rolled back.
+A prewrite of the SDK names its writer; see cluster/writers.py. It is settled here once that writer's etcd key is absent
+(correctness rule 24: writers hold leases).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Publishes a pump's complete binlogs to its topic in Kafka, in the order of a pull (docs/formats.md).
 
-A session begins with the last message of the topic, which says what is published, and with a message of a higher epoch.
-After any error the session is closed and a new one begins in the same way, so nothing is remembered that the brokers do
-not know. Nothing is lost while they are away: the log keeps what is not published (pump.tasks.gc).
+A session begins with the last message of the topic; any error ends it, and nothing is remembered. Nothing is lost while
+the brokers are away: the log keeps what is not published (pump.tasks.gc).
 """
 
 from __future__ import annotations

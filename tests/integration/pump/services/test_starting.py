@@ -9,11 +9,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from binlog.cluster.timestamp import TimestampSource
 
 from pump.log.value_log import READING
 from pump.process import Pump
-from pump.store.store import Store
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.memory_etcd import MemoryEtcd
@@ -27,10 +25,9 @@ TRANSACTIONS = 200
 class HeldPump(Pump):
     """Its recovery stands still until it is released."""
 
-    def _make_store(self, directory: Path, timestamps: TimestampSource) -> Store:
-        store = super()._make_store(directory, timestamps)
-        store.reading = self.held = HeldReading()
-        return store
+    async def _open_store(self, directory: Path) -> None:
+        self.store.reading = self.held = HeldReading()
+        await super()._open_store(directory)
 
 
 @pytest.fixture

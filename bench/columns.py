@@ -23,7 +23,7 @@ from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.schema.table_versions import Watched, Written
+from drainer.schema.history.base import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.typed.fields import Reading, fields_of
 from drainer.spark.typed.rows import Changes

@@ -27,7 +27,7 @@ from binlog.tidb.table import TableInfo
 from bench.columns import wide_binlogs
 from bench.report import Report
 from bench.rowcodec import SBTEST, WIDE, binlogs, sbtest_row, wide_row
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.sink.base import Identity
 from drainer.sink.file.files import FileFormat, Rotation

@@ -15,7 +15,7 @@ from confluent_kafka import Producer as Client
 
 from bench.files import decoded
 from bench.rowcodec import SBTEST, binlogs, sbtest_row
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.protocol.encoder import Message, merged

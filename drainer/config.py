@@ -33,8 +33,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from drainer.extras import KAFKA, missing
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection, TableName, only
 from drainer.pumps.client import SILENCE_MAX_S
-from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
-from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
+from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, EventFilter, EventRule, Filter, TablePatterns, Wildcards
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.rules import ColumnRule, Mask, NewColumn, Route, RowRule, Rules
 from drainer.sink.base import AnySink

@@ -17,7 +17,7 @@ from binlog import envelope
 
 from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
 from drainer.changes.slots import last_change, merge_slot

@@ -22,9 +22,8 @@ from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.row.codec import Codec, Decoder
-from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass, shown_as
 from drainer.row.fast_path import Cells
-from drainer.row.text import shown_as
 from drainer.schema.view import SchemaView
 
 # Fewer rows of one kind than this are decoded one by one, at some 4 µs each: decoding them together takes a millisecond

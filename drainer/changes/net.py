@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 from drainer.batch.work import Folded, Key, Kind, NetRow, TableShape
 from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, numbers_of, text_of
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass
 from drainer.row.format import Format
 from drainer.row.key import WITH_FRACTION, FoldKey, Same, trim_fraction
-from drainer.row.text import NUMBERS
 
 _SIGN = np.uint64(1 << 63)
 _IDENTITY_BYTES: Final = 9  # of a whole number

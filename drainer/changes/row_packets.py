@@ -23,9 +23,8 @@ from drainer.changes.reading import spans
 from drainer.changes.texts import as_string, data_of
 from drainer.changes.vector import Buffer, Ints
 from drainer.ddl.lexer import quoted
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass
 from drainer.row.rules import mapped
-from drainer.row.text import NUMBERS
 
 _U64 = np.uint64
 _NULL: Final = 0xFB

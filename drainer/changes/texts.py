@@ -19,9 +19,8 @@ from binlog.tidb.types import Tp
 
 from drainer.changes.json_texts import json_texts
 from drainer.changes.vector import Words
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import ColumnType, TypeClass, bit_number, double_text, float_text, set_bits
 from drainer.row.rules import mapped
-from drainer.row.text import bit_number, double_text, float_text, set_bits
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Mask
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents

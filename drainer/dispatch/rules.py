@@ -7,7 +7,7 @@ default topic and is dispatched by table.
     index-value      by the handle key, or by the unique index that the rule names
     columns          by the columns that the rule names
     ts               by commit_ts
-    conflict         by groups of rows that share unique values (drainer/dispatch/partition.py); an extension of this
+    conflict         by groups of rows that share unique values (drainer/dispatch/dispatcher.py); an extension of this
                      project, after the design that TiCDC began with
     rowid            old name of index-value
 

@@ -34,8 +34,7 @@ from drainer.changes.vector import Ints
 from drainer.protocol.column_text import texts_of, utf8
 from drainer.protocol.errors import converted
 from drainer.protocol.table import RowChanges
-from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import double_text, float_text
+from drainer.row.column_type import ColumnType, TypeClass, double_text, float_text
 
 Fragment = Callable[[Any], Any]
 

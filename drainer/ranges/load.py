@@ -24,7 +24,7 @@ from binlog.tidb.table import DBInfo
 
 from drainer.apply.fold_order import PackedView
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.net import NetColumns, identities
 from drainer.ddl.lexer import quoted

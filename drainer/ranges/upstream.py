@@ -28,8 +28,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.changes.row_packets import decoded, selected, texts_of
 from drainer.ddl.lexer import quoted
 from drainer.row.codec import Codec
-from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import NUMBERS, is_utf8
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass, is_utf8
 from drainer.schema.view import SchemaView, SkipReason
 from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.config import ServerConfig

@@ -12,8 +12,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED, FieldType
 
-from drainer.row.column_type import ColumnType, TypeClass, type_class_of
-from drainer.row.text import shown_as
+from drainer.row.column_type import ColumnType, TypeClass, shown_as, type_class_of
 from drainer.schema.merged import SOURCE_ID
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.

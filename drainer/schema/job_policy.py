@@ -28,8 +28,7 @@ from drainer.ddl.mysql_tables import alter_table, create_table
 from drainer.ddl.table_diff import table_diff
 from drainer.schema import job_kinds
 from drainer.schema.errors import RuleRefused
-from drainer.schema.event_filter import EventFilter
-from drainer.schema.filter import Filter
+from drainer.schema.filter import EventFilter, Filter
 from drainer.schema.merged import Destination, Part, merged_change
 from drainer.schema.rules import Rules
 from drainer.schema.steps import Ddl, Located, TableChange, exchange_of

@@ -24,7 +24,7 @@ from binlog.tidb.types import STRINGS
 from drainer.ddl.lexer import tokens
 from drainer.ddl.table_diff import name_of
 from drainer.schema.errors import RuleRefused
-from drainer.schema.event_filter import Wildcards
+from drainer.schema.filter import Wildcards
 from drainer.schema.merged import Destination, Part, Union, merged
 
 # The least length of a column that holds hashes, in hexadecimal digits of four bits; longer in a unique key, so that

@@ -42,8 +42,7 @@ from drainer.apply.in_driver import LargePuller
 from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.health import Membership, scope_of
-from drainer.pumps.survey import PumpSet, dial_topics, dial_with
+from drainer.pumps.survey import Membership, PumpSet, dial_topics, dial_with, scope_of
 from drainer.pumps.watermark import BatchLimits
 from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import open_snapshot, server_of

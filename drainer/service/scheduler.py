@@ -33,8 +33,7 @@ from drainer.apply.batch_planner import (
 )
 from drainer.apply.fold_order import ReadOrder
 from drainer.pipeline import Pipeline
-from drainer.pumps.health import AWAY_WARN_S, HeldBack, held_by_prewrite
-from drainer.pumps.survey import PumpSet
+from drainer.pumps.survey import AWAY_WARN_S, HeldBack, PumpSet, held_by_prewrite
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark
 from drainer.sink.base import ADVANCE_EVERY_S
 

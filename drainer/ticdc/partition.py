@@ -43,7 +43,7 @@ from drainer.pumps.go_pump import (
     ReceivedBinlog,
     received,
 )
-from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark
 from drainer.ranges.upstream import Snapshot
 from drainer.schema.filter import OWN_SCHEMA

@@ -42,8 +42,7 @@ from drainer.pumps.binlog_parts import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
 from drainer.pumps.watermark import AddBinlogs, Counted
 from drainer.ranges.upstream import RowKey, Snapshot, Upstream, UpstreamDown, UpstreamError
-from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import NUMBERS, shown_as
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass, shown_as
 from drainer.schema.errors import SchemaError
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.replay import to_utc

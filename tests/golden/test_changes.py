@@ -15,8 +15,7 @@ from pyspark.sql import types as spark
 
 from drainer.row.codec import in_order
 from drainer.row.transaction import scan
-from drainer.schema.history.base import JobHistory
-from drainer.schema.table_versions import Name, Watched, watch
+from drainer.schema.history.base import JobHistory, Name, Watched, watch
 from drainer.spark.typed.fields import Reading, SchemaChanged, ValueUnfit, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.golden.compare import split_name

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import ColumnSelectors, Router, SelectorRule

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes

@@ -18,8 +18,7 @@ from binlog.tidb.flatten import set_text
 from binlog.tidb.table import TableInfo
 
 from drainer.changes.stream import StreamDecoder
-from drainer.row.column_type import TypeClass, type_class_of
-from drainer.row.text import small_int
+from drainer.row.column_type import TypeClass, small_int, type_class_of
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy

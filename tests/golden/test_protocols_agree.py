@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
 from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass

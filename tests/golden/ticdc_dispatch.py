@@ -13,8 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.dispatch import DispatchConfigError, DispatchError
-from drainer.dispatch.dispatcher import Dispatcher
-from drainer.dispatch.partition import hashed_texts, row_hashes
+from drainer.dispatch.dispatcher import Dispatcher, hashed_texts, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope
 from drainer.protocol.registry import PROTOCOLS, make_encoder

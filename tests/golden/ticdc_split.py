@@ -9,7 +9,7 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
 from drainer.protocol.table import ColumnFlag
 from tests.golden.vector_files import Vector, only

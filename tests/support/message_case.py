@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch.ddl_messages import ddl_messages
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from binlog.tidb.types import Tp
 
-from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
-from drainer.row.text import shown_as
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass, shown_as
 
 TEXTS_AS_THEY_ARE = (TypeClass.TEXT, TypeClass.BYTES)
 

@@ -9,8 +9,7 @@ from binlog.tidb.time import timestamp_text
 from binlog.tidb.types import Tp
 
 from drainer.protocol.column_text import names_of
-from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import shown_as
+from drainer.row.column_type import ColumnType, TypeClass, shown_as
 
 
 def shown_text(column_type: ColumnType, value: Any, zone: tzinfo) -> str:

@@ -24,8 +24,7 @@ from drainer.protocol.column_text import distinct, each, names_of
 from drainer.protocol.json_text import Fragment, base64, json_string, short_double, text, utf8_text
 from drainer.protocol.registry import ProtocolOptions
 from drainer.protocol.table import Column, Table
-from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.text import bit_number
+from drainer.row.column_type import ColumnType, TypeClass, bit_number
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 EPOCH: Final = b"1970-01-01T00:00:00Z"

@@ -24,7 +24,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.protocol.pb_file import OVERHEAD, file_name, parse_name, record

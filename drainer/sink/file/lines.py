@@ -24,7 +24,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.flatten import enum_text, set_text
 from binlog.tidb.types import FieldType
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order

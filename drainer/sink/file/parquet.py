@@ -27,7 +27,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory, sync_directory
 from binlog.tidb.types import Tp
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.texts import numbers_of
 from drainer.protocol.column_text import texts_of

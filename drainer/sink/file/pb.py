@@ -17,7 +17,7 @@ import numpy as np
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file import (

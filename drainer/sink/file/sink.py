@@ -20,7 +20,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from binlog.runtime.log import get_logger
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions, described
 from drainer.dispatch.dispatcher import Dispatcher, Routes, part_of_slot

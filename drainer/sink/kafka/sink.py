@@ -20,7 +20,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch import DispatchError
 from drainer.dispatch.ddl_messages import check_ddl, check_view, unfit_table, unpublished
 from drainer.dispatch.dispatcher import PartitionSlotting

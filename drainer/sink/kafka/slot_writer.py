@@ -19,7 +19,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.topic.kafka import Record
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.protocol.encoder import Message, RequiredSchema
 from drainer.protocol.errors import SchemaIdMissing
 from drainer.sink.base import Intent, Receipt

@@ -19,9 +19,8 @@ from binlog.tidb.flatten import enum_text, flatten, set_text, to_text
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Key, Literals, Row
-from drainer.row.column_type import ColumnType, TypeClass, type_class_of
+from drainer.row.column_type import ColumnType, TypeClass, bit_number, is_utf8, shown_as, small_int, type_class_of
 from drainer.row.fast_path import Cells
-from drainer.row.text import bit_number, is_utf8, shown_as, small_int
 
 _MARSHAL_VERSION: Final = 2
 

@@ -25,7 +25,7 @@ from binlog.tidb.types import Tp
 from drainer.ddl.lexer import Unexpected, Words
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import ColumnValue, Image, RowEvent, Value, key_of
-from drainer.row.text import small_int
+from drainer.row.column_type import small_int
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
 from drainer.sink.sqlite.file import SQLiteFile, SQLiteSection
 from drainer.sink.sqlite.rows import quote, rowid_name, table_name, tables_of

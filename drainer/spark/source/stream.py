@@ -20,8 +20,7 @@ from binlog.runtime.fields import UpstreamSection
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from drainer.pumps.health import HeldBack
-from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.survey import HeldBack, PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
 from drainer.spark.source.data_source import SourceOptions, one_line_errors
 from drainer.spark.source.executor import Offset, PullTask, read_task

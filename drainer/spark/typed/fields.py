@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 
 from drainer.protocol.table import handle_index
 from drainer.row.layout import replicated
-from drainer.schema.event_filter import EventFilter
+from drainer.schema.filter import EventFilter
+from drainer.schema.history.base import Name, Watched
 from drainer.schema.rules import Rules
-from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.types import spark_type
 
 BEFORE, AFTER, ADDED = "before", "after", "added"

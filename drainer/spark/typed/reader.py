@@ -28,8 +28,7 @@ from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
 from drainer.row.codec import in_order
 from drainer.row.transaction import Scanned, scan
 from drainer.schema.errors import HistoryUnavailable
-from drainer.schema.history.base import JobHistory, JobSource
-from drainer.schema.table_versions import Name, Watched, watch
+from drainer.schema.history.base import JobHistory, JobSource, Name, Watched, watch
 from drainer.spark.source.data_source import SourceOptions
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.stream import BatchReader, Pumps, StreamReader

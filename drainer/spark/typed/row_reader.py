@@ -27,8 +27,8 @@ from drainer.row.codec import cell_of
 from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.row.layout import Layout, layout_of, replicated
 from drainer.row.rules import RowRules, mapped, mask_function
+from drainer.schema.history.base import Name, Watched
 from drainer.schema.rules import ColumnRule, Mask, MaskKind
-from drainer.schema.table_versions import Name, Watched
 from drainer.schema.view import TableAt
 from drainer.spark.typed.fields import ADDED, AFTER, Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.types import ConvertColumn, column_converter, spark_type, text_of

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, distributed, segment
 from tests.support.kafka import Broker

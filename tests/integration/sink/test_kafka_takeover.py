@@ -15,7 +15,7 @@ from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch import DispatchError
 from drainer.protocol.errors import MessageTooLarge

@@ -17,8 +17,7 @@ from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.changes.net import NetColumns
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.row.column_type import TypeClass
-from drainer.row.text import double_text, float_text
+from drainer.row.column_type import TypeClass, double_text, float_text
 from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
@@ -178,7 +177,7 @@ def create(db: MariaDB, columns: dict[str, Col], table: str, more: str = "") -> 
 
 
 def literal_of_text(type_class: TypeClass, text: object) -> bytes:
-    """The literal of a value's text or number (row/text.py), None for NULL."""
+    """The literal of a value's text or number (row/column_type.py), None for NULL."""
     if text is None:
         return b"NULL"
     if type_class in ESCAPED:

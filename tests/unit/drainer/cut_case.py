@@ -21,7 +21,7 @@ from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
-from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
+from drainer.schema.filter import EventFilter, EventRule, Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema

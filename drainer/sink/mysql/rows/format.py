@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from drainer.batch.work import Key, Literals, Row, TableShape
 from drainer.changes.net import joined
 from drainer.changes.texts import as_string, data_of, text_of
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass, is_utf8, shown_as
 from drainer.row.fast_path import Cells
-from drainer.row.text import NUMBERS, is_utf8, shown_as
 from drainer.sink.mysql.config import StatementLimits
 
 # One literal: quoted text (with an introducer or x/b before it), or anything up to the next comma. Every repetition is
@@ -123,7 +122,7 @@ def deletes(
 
 # Values as SQL, in a session without NO_BACKSLASH_ESCAPES. Pure.
 
-# The text before and after the text of a value (row/text.py); empty for numbers, decimals and floats.
+# The text before and after the text of a value (row/column_type.py); empty for numbers, decimals and floats.
 QUOTES: Final = {
     TypeClass.TEXT: (b"'", b"'"),
     TypeClass.JSON: (b"'", b"'"),

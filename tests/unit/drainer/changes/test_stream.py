@@ -16,12 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes import stream
-from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, ordered, unpack_blob, unpack_streams
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment, stream
 from drainer.changes.decode import Changes
 from drainer.changes.slot_blob import BlobError
-from drainer.changes.stream import StreamDecoder, in_order, merge
+from drainer.changes.stream import (
+    _HEAD,
+    CHANGES_BLOB,
+    StreamDecoder,
+    divided,
+    in_order,
+    merge,
+    ordered,
+    unpack_blob,
+    unpack_streams,
+)
 from drainer.changes.vector import Ints
 from drainer.row.codec import Decoder
 from drainer.row.transaction import pieces

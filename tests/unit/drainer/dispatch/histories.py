@@ -8,7 +8,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.table import RowChanges
 from drainer.row.column_type import DecodedValue

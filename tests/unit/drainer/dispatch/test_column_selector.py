@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.ddl_messages import check_ddl, check_view
-from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, slots_of_topic
-from drainer.dispatch.partition import row_hashes
+from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, row_hashes, slots_of_topic
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
 from drainer.dispatch.rules import ColumnPatterns, ColumnSelectors, DispatchRule, Router, SelectorRule
 from drainer.protocol.open.encoder import partition_ids, row_ids

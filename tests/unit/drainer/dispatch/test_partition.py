@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.dispatch.partition import hashed_texts, row_hashes
+from drainer.dispatch.dispatcher import hashed_texts, row_hashes
 from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table

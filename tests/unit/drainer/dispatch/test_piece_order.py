@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch import piece_order
 from drainer.dispatch.piece_order import in_order

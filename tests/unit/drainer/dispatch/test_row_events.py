@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
 from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction
 from tests.unit.drainer.dispatch.histories import (

@@ -7,7 +7,7 @@ from binlog.cluster.registry import State, key_of
 from binlog.errors import EtcdError
 
 from drainer.pumps.client import Missed, NoExtension
-from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 

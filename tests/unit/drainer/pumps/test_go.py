@@ -15,9 +15,8 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, Missed, translate
 from drainer.pumps.go_pump import GoPump
-from drainer.pumps.health import HeldBack
 from drainer.pumps.pull import pull
-from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.survey import HeldBack, PumpSet, dial_with
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Watermark
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port

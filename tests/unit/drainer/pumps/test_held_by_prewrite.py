@@ -14,7 +14,7 @@ from binlog.pb.pump_ext_pb2 import PendingPrewrite as Pending
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump
-from drainer.pumps.health import HOLDS_MS, PumpView, held_by_prewrite
+from drainer.pumps.survey import HOLDS_MS, PumpView, held_by_prewrite
 from drainer.pumps.watermark import BatchLimits, Watermark
 from drainer.service.status import _HELD, Status
 from tests.support.stub_pump import StubPump

@@ -7,7 +7,7 @@ from binlog.cluster.registry import ROOT, NodeStatus, State
 from binlog.errors import ClusterMismatch, PumpUnavailable
 from structlog.testing import capture_logs
 
-from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.pumps.binlog_parts import leading_schema_version
 from drainer.pumps.client import Missed, PumpClient
-from drainer.pumps.health import HeldBack
-from drainer.pumps.survey import PumpSet
+from drainer.pumps.survey import HeldBack, PumpSet
 from drainer.pumps.topic import TopicPump, TopicSilent
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, Topic
 from tests.support.memory_etcd import MemoryEtcd

@@ -10,8 +10,7 @@ from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.pb.pump_ext_pb2 import InspectResp
 
 from drainer.pumps.client import Missed, PumpClient
-from drainer.pumps.health import Membership
-from drainer.pumps.survey import PumpSet
+from drainer.pumps.survey import Membership, PumpSet
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind, Match
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.row.codec import Decoder
-from drainer.row.text import enum_index, float_text, set_bits
+from drainer.row.column_type import enum_index, float_text, set_bits
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView, SkipReason, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -14,8 +14,7 @@ from drainer.batch.work import Kind
 from drainer.config import Config
 from drainer.row.codec import Decoder
 from drainer.schema.catalog import Catalog
-from drainer.schema.event_filter import DDL_EVENTS, EventFilter, EventRule, Wildcards
-from drainer.schema.filter import TablePatterns
+from drainer.schema.filter import DDL_EVENTS, EventFilter, EventRule, TablePatterns, Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.segmenter import walk

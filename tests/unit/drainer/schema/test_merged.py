@@ -32,7 +32,7 @@ from drainer.row.codec import Decoder
 from drainer.row.key import Same, choose_key
 from drainer.row.layout import replicated
 from drainer.schema.errors import RuleRefused
-from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
+from drainer.schema.filter import EventFilter, EventRule, Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.rules import Rules

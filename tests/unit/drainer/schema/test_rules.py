@@ -25,7 +25,7 @@ from drainer.dispatch.rules import Router
 from drainer.row.codec import Decoder
 from drainer.row.rules import Condition
 from drainer.schema.errors import RuleRefused
-from drainer.schema.event_filter import Wildcards
+from drainer.schema.filter import Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.rules import ColumnRule, Mask, Route, RowRule, Rules

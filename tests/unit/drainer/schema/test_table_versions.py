@@ -9,8 +9,7 @@ import pytest
 from binlog.tidb.job import ActionType, Job, JobState
 
 from drainer.schema.errors import TableUnknown
-from drainer.schema.history.base import JobHistory
-from drainer.schema.table_versions import Watched, watch
+from drainer.schema.history.base import JobHistory, Watched, watch
 from drainer.schema.view import SYSTEM_TABLE_ID_MIN, VERSIONS_KEPT, SchemaView, SkipReason, TableAt, TableVersions
 from tests.support.schema_case import job, table
 

@@ -11,7 +11,7 @@ from binlog.cluster import tso
 from structlog.testing import capture_logs
 
 from drainer.config import Config
-from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import HeldBack
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark
 from drainer.schema.provider import Known
 from drainer.service.daemon import first_start, log_start_position

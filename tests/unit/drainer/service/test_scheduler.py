@@ -17,7 +17,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.progress import Decisions
 from drainer.pumps.go_pump import ReceivedBinlog, cut, received
-from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import HeldBack
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.base import Intent

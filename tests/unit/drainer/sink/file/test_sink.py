@@ -15,7 +15,7 @@ from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.pb_file import records
 from drainer.schema.steps import Ddl

@@ -14,7 +14,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.row_events import RowEvents

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from binlog.topic.kafka import KafkaPartition, Record
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.protocol.encoder import Message
 from drainer.protocol.errors import EncodeError, SchemaIdMissing
 from drainer.sink.base import Identity, Intent

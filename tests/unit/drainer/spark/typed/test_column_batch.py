@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.row.transaction import scan
-from drainer.schema.table_versions import Watched, Written
+from drainer.schema.history.base import Watched, Written
 from drainer.spark.typed import row_reader
 from drainer.spark.typed import rows as typed_rows
 from drainer.spark.typed.fields import Reading, TablesUnfit, fields_of

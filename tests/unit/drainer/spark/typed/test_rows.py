@@ -13,7 +13,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
-from drainer.schema.table_versions import Name, Watched, Written
+from drainer.schema.history.base import Name, Watched, Written
 from drainer.spark.typed import row_reader
 from drainer.spark.typed.fields import Reading, SchemaChanged, TablesUnfit, ValueUnfit, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes

@@ -22,9 +22,9 @@ from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.row.rules import Condition
 from drainer.schema.errors import RuleRefused
-from drainer.schema.event_filter import Wildcards
+from drainer.schema.filter import Wildcards
+from drainer.schema.history.base import Watched, Written
 from drainer.schema.rules import ColumnRule, Mask, MaskKind, RowRule, Rules
-from drainer.schema.table_versions import Watched, Written
 from drainer.schema.view import SchemaView, TableVersions
 from drainer.spark.typed.fields import Reading, StreamRules, fields_of
 from drainer.spark.typed.reader import read_rules

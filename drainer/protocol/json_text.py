@@ -19,12 +19,13 @@ from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from math import inf
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from binlog.tidb.json import plain_notation, shortest_digits
+from binlog.tidb.json import number_text
 from binlog.tidb.types import Tp
 
 from drainer.changes.decode import Columns
@@ -82,20 +83,7 @@ def json_double(value: float) -> str:
 
 def json_number(digits: str) -> str:
     """Convert the shortest digits of a number from Python's or Arrow's notation to Go's."""
-    size = abs(float(digits))
-    if size == 0 or 1e-6 <= size < 1e21:
-        return _plain(digits)
-    digits, sign = digits.lstrip("-"), "-" if digits[0] == "-" else ""
-    digits, exponent = shortest_digits(digits)
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{tail}e{exponent - 1:+d}"
-
-
-def _plain(shown: str) -> str:
-    """Return the number without an exponent."""
-    sign, size = ("-", shown[1:]) if shown[0] == "-" else ("", shown)
-    digits, exponent = shortest_digits(size)
-    return f"{sign}0" if digits == "0" else sign + plain_notation(digits, exponent)
+    return number_text(float(digits), digits.lstrip("-"), 1e-6, 1e21, "+d")
 
 
 def utf8_text(array: Any) -> Any:
@@ -114,7 +102,7 @@ def escaped(strings: Any) -> Any:
 
 def plain_double(column_type: ColumnType) -> Fragment:
     """Return the fragment of a FLOAT or DOUBLE: the shortest digits, never with an exponent (Go's format 'f')."""
-    return _double(column_type, _plain)
+    return _double(column_type, lambda digits: number_text(float(digits), digits.lstrip("-"), 0, inf, "d"))
 
 
 def short_double(column_type: ColumnType) -> Fragment:

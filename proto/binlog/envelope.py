@@ -26,9 +26,7 @@ I64_SIGN = 1 << 63
 
 
 def varint(data: bytes, at: int, end: int | None = None) -> tuple[int, int]:
-    """Read an unsigned 64-bit varint at `at`: (value, offset after it). At most ten bytes; bits above 64 are
-    dropped.
-    """
+    """Read a varint of at most ten bytes: (value, offset after it). Bits above 64 are dropped."""
     value = shift = 0
     limit = len(data) if end is None else end
     start = at
@@ -165,9 +163,7 @@ def _packed(eight: int, ninth: int) -> int:
 
 
 def scan(payload: bytes) -> Envelope:
-    """Read the scalars of a serialized Binlog, and the offsets of its bytes fields. An empty payload is all zero
-    (`W-03`).
-    """
+    """Read a Binlog's scalars and the offsets of its bytes fields. An empty payload is all zero (`W-03`)."""
     if len(payload) >= 18:
         tag1, tp, tag2, eight, ninth, tag3 = _HEAD.unpack_from(payload)
         if tag1 == 8 and tp < 128 and tag2 == 16 and eight & _MORE == _MORE and ninth < 128 and tag3 == 24:
@@ -265,9 +261,7 @@ _NAMES = {
 
 
 def _scan_any(payload: bytes) -> Envelope:
-    """Do the work of `scan` for every valid form of at most FIELDS_MAX fields. As in protobuf, the last occurrence of a
-    repeated field counts.
-    """
+    """`scan` for every valid form of at most FIELDS_MAX fields. As in protobuf, the last of a repeated field counts."""
     scalars = {1: 0, 2: 0, 3: 0, 7: 0, 8: 0}
     spans = {4: (0, 0), 5: (0, 0), 6: (0, 0)}
     ascending, before, body, seen, writer_at = True, 0, 0, 0, 0

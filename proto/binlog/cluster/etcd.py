@@ -51,9 +51,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """A key and its value as read. `mod_revision` is the revision of the key's last write; `lease_id` 0 means
-    no lease.
-    """
+    """A key and its value as read. `mod_revision`: of the key's last write; `lease_id` 0: no lease."""
 
     key: str
     value: bytes
@@ -112,9 +110,7 @@ class _Endpoint:
 
 
 def connect_etcd(endpoints: Sequence[str], security: Security | None = None) -> Etcd:
-    """Return a client of the etcd cluster at `endpoints` (URLs or host:port). It sends nothing before the first
-    request.
-    """
+    """Return a client of the etcd at `endpoints` (URLs or host:port). It sends nothing before the first request."""
     if not endpoints:
         raise EtcdError("no etcd endpoint is configured")
     return Etcd(endpoints, security or Security())
@@ -122,9 +118,7 @@ def connect_etcd(endpoints: Sequence[str], security: Security | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease. Keys that are put with it are removed when it ends. `ttl_s`: the time etcd granted, which may exceed the
-    request.
-    """
+    """A lease. When it ends, its keys are removed. `ttl_s`: the time etcd granted, which may exceed the request."""
 
     id: int
     ttl_s: int
@@ -195,9 +189,7 @@ class Etcd:
         return int(response.header.revision)
 
     async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
-        """Write if the key has this mod_revision (0: is absent). Return the revision, or None if the key has
-        another.
-        """
+        """Write if the key has this mod_revision (0: is absent). Return the revision, or None if it has another."""
         return await self.txn([Compare(key, mod_revision=mod_revision)], [Put(key, value, lease)])
 
     async def delete(self, key: str) -> None:
@@ -266,9 +258,7 @@ class Etcd:
             await endpoint.channel.close()
 
     async def connected(self, what: str) -> _Endpoint:
-        """Return the first connected endpoint, starting with the last one used. Each gets an equal share of the
-        timeout.
-        """
+        """Return the first connected endpoint, from the last used one on. Each gets an equal share of the timeout."""
         share_s = self.timeout_s / len(self._endpoints)
         for _ in self._endpoints:
             endpoint = self._endpoints[self._current]
@@ -404,9 +394,7 @@ class KeepAliveThread:
                 channel.close()
 
     def _renew(self, channels: Sequence[grpc.Channel]) -> int:
-        """Return the seconds for which the lease is valid from now, 0 if it has ended. Raises EtcdError if no endpoint
-        answers.
-        """
+        """Return the seconds the lease is valid from now, 0: it has ended. Raises EtcdError if no endpoint answers."""
         failure = "no endpoint"
         for url, channel in zip(self._endpoints, channels, strict=True):
             request = iter([rpc.LeaseKeepAliveRequest(ID=self._lease_id)])

@@ -32,9 +32,7 @@ OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL, SOURCE_LABEL})
 
 
 def parse_labels(items: Iterable[str]) -> dict[str, str]:
-    """Parse labels given by an operator as `name=value`. Raises ValueError for other forms and for names in
-    OWN_LABELS.
-    """
+    """Parse an operator's labels `name=value`. Raises ValueError for other forms and for names in OWN_LABELS."""
     labels: dict[str, str] = {}
     for item in items:
         name, found, value = (part.strip() for part in item.partition("="))
@@ -150,9 +148,7 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeStatus:
-        """Parse a record. Every key except nodeId and state may be absent or null; unknown keys are ignored. Raises
-        DecodeError.
-        """
+        """Parse a record. Keys but nodeId and state may be absent or null, others are ignored. Raises DecodeError."""
         found = cls(**_STATUS.read(Reader.of(data, "node status")))
         if not found.node_id:
             raise DecodeError("node status", offset=0, detail="nodeId is missing")
@@ -169,9 +165,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All nodes of one kind, sorted by id, at one revision of etcd. `unreadable`: keys whose value is not a valid
-    status.
-    """
+    """All nodes of one kind, sorted by id, at one revision of etcd. `unreadable`: keys without a valid status."""
 
     nodes: tuple[NodeRecord, ...]
     revision: int
@@ -190,9 +184,7 @@ class Registry:
         self._etcd = etcd
 
     async def list(self, kind: Kind) -> Listing:
-        """Return every node of a kind (`R-06`), read linearizably. A value that is not a valid status is logged and
-        left out.
-        """
+        """Return every node of a kind (`R-06`), read linearizably. An invalid status is logged and left out."""
         kvs, revision = await self._etcd.range(f"{ROOT}/{kind}/")
         nodes: list[NodeRecord] = []
         unreadable: list[str] = []
@@ -210,9 +202,7 @@ class Registry:
         return None if kv is None else _record(kv)
 
     async def create(self, kind: Kind, status: NodeStatus) -> int:
-        """Write the record of a new node and return the revision. Raises RegistryConflict if the node exists
-        (`R-05`).
-        """
+        """Write the record of a new node; return the revision. Raises RegistryConflict if the node exists (`R-05`)."""
         key = key_of(kind, status.node_id)
         revision = await self._etcd.put_if(key, status.to_json(), mod_revision=0)
         if revision is None:
@@ -294,9 +284,7 @@ class OwnRecord:
         return await self._registry.get(self._kind, self._node_id)
 
     async def take(self, status: NodeStatus, before: NodeRecord | None) -> None:
-        """Make the first write, over `before`, the result of `read`. Raises RegistryConflict if the record has changed
-        since.
-        """
+        """Make the first write, over `before` from `read`. Raises RegistryConflict if the record has changed since."""
         if before is None:
             self.revision = await self._registry.create(self._kind, status)
         else:
@@ -337,9 +325,7 @@ class OwnRecord:
         self._open.clear()
 
     async def _recognise(self) -> None:
-        """Identify a record that does not have our last known revision: it holds an open value, or is another
-        process's.
-        """
+        """Identify a record without our last known revision: it holds an open value, or is another process's."""
         try:
             found = await self.read()
         except DecodeError as error:

@@ -41,9 +41,7 @@ class StoreUnavailable(BinlogError):
 
 
 class BelowSafepoint(BinlogError):
-    """TiKV has no commit record of a transaction that began at or below PD's GC safepoint. The record may have been
-    removed.
-    """
+    """TiKV has no commit record of a transaction that began at or below PD's GC safepoint; it may have been removed."""
 
     def __init__(self, start_ts: int, safepoint_ts: int) -> None:
         super().__init__(

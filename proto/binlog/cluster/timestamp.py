@@ -106,18 +106,14 @@ async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Sou
 
 
 async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> int:
-    """Return the id that every RPC carries. Raises as choose_source does, and TimestampUnavailable if PD does not
-    answer.
-    """
+    """Return the id in every RPC. Raises as choose_source does, and TimestampUnavailable if PD does not answer."""
     if await choose_source(etcd, cfg, security) == "pd":
         return (await ask_first(pd_addresses(cfg), security)).cluster_id
     return await own_cluster_id(etcd)
 
 
 async def own_cluster_id(etcd: Etcd) -> int:
-    """Return the id of a cluster without PD: 63 random bits, created by the first program that needs it, and
-    permanent.
-    """
+    """Return the id of a cluster without PD: 63 random bits, made by the first program that needs it, and permanent."""
     kv = await etcd.get(CLUSTER_ID_KEY)
     if kv is None:
         made = secrets.randbits(62) | 1 << 62

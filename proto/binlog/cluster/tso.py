@@ -14,9 +14,7 @@ LOGICAL_MAX = (1 << LOGICAL_BITS) - 1
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
-    """Return the TSO of a millisecond and a counter. A counter above LOGICAL_MAX carries into the milliseconds, as in
-    PD.
-    """
+    """Return the TSO of a millisecond and a counter. One above LOGICAL_MAX carries into the milliseconds, as in PD."""
     return (physical_ms << LOGICAL_BITS) + logical
 
 
@@ -31,9 +29,7 @@ def logical(ts: int) -> int:
 
 
 def approximate(start_ts: int, elapsed_s: float) -> int:
-    """Return `start_ts` advanced by the whole seconds elapsed (`R-04`). 0 stays 0; it means that no TSO was ever
-    requested.
-    """
+    """Return `start_ts` advanced by the whole seconds elapsed (`R-04`). 0 stays 0: no TSO was ever requested."""
     if start_ts == 0:
         return 0
     return start_ts + (int(elapsed_s) * 1000 << LOGICAL_BITS)

@@ -38,9 +38,7 @@ async def register_writer(etcd: Etcd, lease: Lease) -> tuple[bytes, Compare] | N
 
 
 async def living_writers(etcd: Etcd) -> frozenset[bytes]:
-    """Return the ids of all writers whose lease is valid. Keys that do not end in a writer id are logged and
-    left out.
-    """
+    """Return the ids of all writers with a valid lease. Keys that do not end in an id are logged and left out."""
     kvs, _ = await etcd.range(WRITERS_PREFIX)
     found: list[bytes] = []
     for kv in kvs:

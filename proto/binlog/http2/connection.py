@@ -99,9 +99,7 @@ class Connection:
     # Output
 
     def take_output(self, data_bytes_max: int) -> list[bytes | memoryview]:
-        """Return the bytes to send: all frames except data, and about `data_bytes_max` bytes of data, if windows allow
-        it.
-        """
+        """Return the bytes to send: all frames but data, and about `data_bytes_max` bytes of data as windows allow."""
         outgoing = self._outgoing
         before = outgoing.data_frames
         for stream in outgoing.flush(data_bytes_max):
@@ -117,9 +115,7 @@ class Connection:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether there is more to send than answers to pings. Those may be sent together with the next answer to a
-        call.
-        """
+        """Whether more than answers to pings is to be sent. Those may wait for the next answer to a call."""
         return self._outgoing.is_urgent or self._outgoing.has_ready
 
     def ping(self, payload: bytes) -> None:
@@ -180,9 +176,7 @@ class Connection:
         self._streams.sent_end(stream)
 
     def answer(self, stream_ids: Sequence[int], head: bytes, data: bytes, trailers: bytes) -> int:
-        """Send the same complete response on each stream, and mark each as finished. Return how many could still be
-        answered.
-        """
+        """Send the same whole response on each stream and mark it finished. Return how many could still be answered."""
         whole, outgoing = self._streams.whole, self._outgoing
         size = len(data)
         count = 0

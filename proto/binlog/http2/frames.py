@@ -118,9 +118,7 @@ def data_header(stream_id: int, size: int, *, end: bool) -> bytes:
 def response_packer(
     head: bytes, data: bytes, trailers: bytes
 ) -> tuple[Callable[..., bytes], bytes, bytes, bytes, bytes]:
-    """Return a function that packs the frames of a complete response, and its constant arguments around the stream id,
-    which it takes three times.
-    """
+    """Return what packs a whole response, and its arguments around the stream id, which it takes three times."""
     first, second, third = (
         frame_header(len(head), HEADERS, END_HEADERS, 0)[:_BEFORE_STREAM],
         frame_header(len(data), DATA, 0, 0)[:_BEFORE_STREAM],

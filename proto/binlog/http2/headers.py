@@ -139,21 +139,14 @@ class HeaderDecoder:
         self._marks = [bytes((0x80 | len(huffman(varying)),)) + huffman(varying), bytes((len(varying),)) + varying]
         if not varying:
             self._marks = []
-        self._acknowledged = False
+        # The peer knows our table size: it may continue to use its current table, but must not choose another size.
+        self.acknowledged = False
         self._stateless = False
         self._remembered: dict[bytes, Head] = {}
         self._last: tuple[bytes, bytes, Head] | None = None  # the last block, around its varying value
 
-    def settings_acknowledged(self) -> None:
-        """Note that the peer knows our table size. It may continue to use its current table, but must not choose
-        another size.
-        """
-        self._acknowledged = True
-
     def remembered(self, block: bytes) -> tuple[Head, bytes | None] | None:
-        """Decode a block that differs from a cached one only in the varying value. Return None, with no side effect,
-        for others.
-        """
+        """Decode a block that differs from a cached one only in the varying value. For others None, no side effect."""
         if not self._stateless:
             return None
         if self._last is not None:
@@ -189,11 +182,9 @@ class HeaderDecoder:
         return head, found
 
     def fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Return all fields of a block. Raises ProtocolError if the state of the peer's encoder and our decoder no
-        longer match.
-        """
+        """Return all fields of a block. Raises ProtocolError if the peer's encoder and our decoder no longer match."""
         decoder = self._decoder
-        if self._acknowledged and block[:1] > _SIZE_UPDATE_0 and block[0] < _SIZE_UPDATE_END:
+        if self.acknowledged and block[:1] > _SIZE_UPDATE_0 and block[0] < _SIZE_UPDATE_END:
             raise ProtocolError(Code.COMPRESSION_ERROR, "a header table larger than we allow")
         try:
             fields: Any = decoder.decode(block, raw=True)
@@ -205,9 +196,7 @@ class HeaderDecoder:
         return [(bytes(name), bytes(value)) for name, value in fields]
 
     def _split(self, block: bytes) -> tuple[bytes, bytes | None]:
-        """Return (the block without the varying value, that value). If the field does not occur exactly once: (block,
-        None).
-        """
+        """Return (block without the varying value, that value); (block, None) unless the field occurs once."""
         at, size = self._varying_at(block)
         if not size:
             return block, None

@@ -215,9 +215,7 @@ class FrameReader:
             self._on_block(first_flags, stream_id, block)
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """Handle a complete header block. It is always decoded, because the decoder must follow the state of the peer's
-        encoder.
-        """
+        """Handle a whole header block. It is always decoded: the decoder must follow the peer's encoder."""
         if stream_id <= self._streams.last_id:
             self._on_trailers(flags, stream_id, self._decoder.fields(block))
             return
@@ -296,7 +294,7 @@ class FrameReader:
             if begin != end:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no payload")
             self._budget.pay(COST_FRAME)
-            self._decoder.settings_acknowledged()
+            self._decoder.acknowledged = True
             return
         if (end - begin) % frames.SETTING.size:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS come in six bytes each")

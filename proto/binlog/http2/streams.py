@@ -26,9 +26,7 @@ class Request(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Bytes of a stream. They occupy its window until `Connection.credit` is called for them. `end`: no data
-    follows.
-    """
+    """Bytes of a stream. They occupy its window until `Connection.credit` is called. `end`: no data follows."""
 
     stream_id: int
     data: bytes
@@ -191,9 +189,7 @@ class Outgoing:
         self.frame_bytes_max = min(size, self._frame_limit)
 
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
-        """Set the initial window of all streams. Raises ProtocolError if the window of a stream would exceed the
-        maximum.
-        """
+        """Set the initial window of all streams. Raises ProtocolError if a stream's would exceed the maximum."""
         if size - self._sent_min > WINDOW_MAX:
             self._sent_min = min((stream.sent for stream in streams), default=0)
             if size - self._sent_min > WINDOW_MAX:
@@ -255,9 +251,7 @@ class Outgoing:
         return bool(self._ready) and self.window > 0
 
     def flush(self, bytes_max: int) -> Iterator[Stream]:
-        """Output about `bytes_max` bytes of data, a frame of each stream in turn. Yield streams whose queue became
-        empty.
-        """
+        """Output about `bytes_max` bytes of data, a frame of each stream in turn. Yield streams that queue no more."""
         while self._ready and self.window > 0 and bytes_max > 0:
             stream_id, stream = self._ready.popitem(last=False)
             allowed = min(self.window, self.initial_window - stream.sent, self.frame_bytes_max)
@@ -381,9 +375,7 @@ class Streams:
             self.drop(stream, cut_off=False)
 
     def sent_end(self, stream: Stream) -> None:
-        """Handle the end of a response. If the request has not ended, the peer is told to send no more (RFC
-        9113, 8.1).
-        """
+        """End a response. If the request has not ended, the peer is told to send no more (RFC 9113, 8.1)."""
         self._budget.earn(EARNED_BY_STREAM)
         if stream.step(Step.SENT_END) is _CLOSED:
             self.drop(stream, cut_off=False)

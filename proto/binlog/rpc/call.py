@@ -140,15 +140,13 @@ class Call:
         error = None if task.cancelled() else task.exception()
         if not self._is_batched:
             if not self.over:  # the task was cancelled from outside, or the error is a bug
-                self._refuse(
-                    error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
-                )
+                self._refuse(error or asyncio.CancelledError())
             self._close()
         # A cancelled task refers to its frames, which refer to this call and to the answer that was being sent. In a
         # reference cycle, that answer would stay in memory until the garbage collector runs.
         self._task = None
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: BaseException) -> None:
         """Send the status of an error."""
         found = status_of(error, self._method, self._path)
         self._end(found.status, found.text, found.kind)
@@ -405,9 +403,7 @@ class BidiCall(Call):
         self._give_credit()
 
     def _give_credit(self, *, late: bool = False) -> None:
-        """Open the window for consumed bytes. `late`: the peer may have had no window until now, so its time starts
-        again.
-        """
+        """Open the window for consumed bytes. `late`: the peer may have had no window, so its time starts again."""
         if not self._queue and not self._receiving.blocked and self._uncredited:
             size, self._uncredited = self._uncredited, 0
             self._link.connection.credit(self.stream_id, size)

@@ -28,9 +28,7 @@ Buffer = bytes | memoryview
 
 
 class Message(NamedTuple):
-    """A message. `data`: bytes, or a read-only view if it is large. `reservation`: the value returned when it was
-    announced.
-    """
+    """A message. `data`: bytes, or a read-only view if large. `reservation`: what announcing it returned."""
 
     data: Buffer
     compressed: bool
@@ -38,9 +36,7 @@ class Message(NamedTuple):
 
 
 def framed(message: bytes | Sequence[bytes]) -> list[bytes]:
-    """Return a message with its prefix, as pieces to send one after the other; several small messages become
-    one piece.
-    """
+    """Return a message with its prefix, as pieces to send in turn; several small messages become one piece."""
     if not isinstance(message, bytes):
         return [b"".join([piece for each in message for piece in (PREFIX.pack(0, len(each)), each)])]
     prefix = PREFIX.pack(0, len(message))

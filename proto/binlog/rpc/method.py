@@ -77,10 +77,6 @@ _CONTENT_TYPE = b"application/grpc"
 REQUEST_BYTES_MAX = 128 << 10  # of methods that set no limit of their own; they parse requests on the event loop
 
 
-def _too_long(size: int, _head: bytes, limit: int) -> Exception:
-    return RpcError(Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes is above the limit of {limit}")
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method. One of `unary`, `batched`, `streaming` and `bidi` is its handler. A streaming handler may yield several
@@ -102,14 +98,14 @@ class Method:
     translate: Callable[[Exception], RpcError | None] = lambda _error: None
     counted: bool = False
     request_bytes_max: int = REQUEST_BYTES_MAX
-    too_long: Callable[[int, bytes, int], Exception] = _too_long
+    too_long: Callable[[int, bytes, int], Exception] = lambda size, _head, limit: RpcError(
+        Status.RESOURCE_EXHAUSTED, f"a message of {size} bytes is above the limit of {limit}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a call goes: to `method`, or it is refused with `error`. `http_status`, `text`: the answer to requests that
-    are not gRPC.
-    """
+    """Where a call goes: `method`, or refused with `error`. `http_status`, `text`: the answer if it is not gRPC."""
 
     method: Method | None = None
     gzip: bool = False

@@ -31,9 +31,7 @@ class Server:
     """Listens from `listen` until `stop`."""
 
     def __init__(self, settings: Settings, *, connections_max: int = 0) -> None:
-        """`connections_max` 0: the lower of CONNECTIONS_MAX and half of the files that this process may open, as it
-        needs others.
-        """
+        """`connections_max` 0: CONNECTIONS_MAX, or if less half of the files that this process may open."""
         self._settings = settings
         self._connections_max = connections_max or own_connections_max(CONNECTIONS_MAX, files_share=2)
         self._sessions: set[RpcSession] = set()
@@ -63,9 +61,7 @@ class Server:
         return int(servers[0].sockets[0].getsockname()[1])
 
     async def _listen_at(self, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None) -> list[asyncio.Server]:
-        """Listen at each address in turn. If the system chooses the port for the first one, the others use the same
-        port.
-        """
+        """Listen at each address. If the system chooses the port for the first one, the others use the same port."""
         loop = asyncio.get_running_loop()
         timeout_s = TLS_HANDSHAKE_S if tls is not None else None
         servers: list[asyncio.Server] = []

@@ -37,9 +37,7 @@ _FLAG = "flag -"  # how the source of a flag's value begins
 
 @dataclass(slots=True)
 class _Gathered:
-    """The values found so far and their sources. `file`, `text`: the name and content of the TOML file, if there is
-    one.
-    """
+    """The values found so far and their sources. `file`, `text`: name and content of the TOML file, if any."""
 
     file: str = ""
     text: str = ""
@@ -116,9 +114,7 @@ def _use_current_names(model: type[BaseModel], gathered: _Gathered) -> None:
 
 
 def load_or_exit(program: Program[Model], argv: Sequence[str] | None = None) -> Model:
-    """Call `load` for a `__main__`: print and exit with 0 for -h and -V, 2 for invalid flags, 1 for invalid values
-    (`K-03`).
-    """
+    """`load` for a `__main__`: exit with 0 for -h and -V, 2 for invalid flags, 1 for invalid values (`K-03`)."""
     try:
         return load(program, sys.argv[1:] if argv is None else argv)
     except InfoRequested as info:

@@ -33,18 +33,14 @@ class CipherError(ConfigError):
 
 
 def encrypt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the encrypted text as base64, different at each call. Raises CipherError if the key in the environment is
-    invalid.
-    """
+    """Return the encrypted text as base64, new at each call. Raises CipherError if the environment's key is invalid."""
     iv = os.urandom(_IV_BYTES)
     encryptor = Cipher(AES(_key(environ)), CFB(iv)).encryptor()
     return base64.b64encode(iv + _SEPARATOR + encryptor.update(text.encode()) + encryptor.finalize()).decode()
 
 
 def decrypt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the text that was passed to `encrypt`. Raises CipherError if `text` is invalid, or visibly made with
-    another key.
-    """
+    """Return the text given to `encrypt`. Raises CipherError if `text` is invalid, or visibly made with another key."""
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:

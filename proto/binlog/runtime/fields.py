@@ -27,9 +27,7 @@ def _kebab(name: str) -> str:
 
 
 class Section(BaseModel):
-    """Base of every configuration model: keys in kebab-case, unknown keys refused, values frozen, defaults
-    validated.
-    """
+    """Base of configuration models: keys in kebab-case, unknown ones refused, values frozen, defaults validated."""
 
     model_config = ConfigDict(
         alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
@@ -54,9 +52,7 @@ _BYTE_UNITS = {"": 1, "b": 1} | {
 
 
 def parse_bytes(value: object) -> int:
-    """Parse a size: `42 MB` = 42 000 000, `42 mib` = 44 040 192, a plain number is bytes, empty is 0. Raises
-    ValueError.
-    """
+    """Parse a size: `42 MB` = 42 000 000, `42 mib` = 44 040 192, a plain number: bytes, empty: 0. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise ValueError(f"a size must not be negative: {value}")
@@ -231,9 +227,7 @@ TsoSource = Literal["auto", "pd", "own"]
 
 
 class UpstreamSection(Section):
-    """The address of etcd and the source of timestamps. Programs inherit it, so its keys are at the top level of the
-    file.
-    """
+    """Address of etcd and source of timestamps. Programs inherit it, so its keys are at the file's top level."""
 
     pd_urls: Urls = Field(
         ("http://127.0.0.1:2379",), description="comma-separated URLs of PD, or of an etcd if there is no PD"

@@ -125,9 +125,7 @@ def get_logger(name: str) -> Logger:
 
 
 class _Lazy:
-    """A logger that decides at each line where the line goes. Loggers are made when modules are imported, before
-    logging is configured.
-    """
+    """A logger that decides at each line where it goes: loggers are made at import, before logging is configured."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -152,9 +150,7 @@ def _library_line(_logger: object, _method: str, event: MutableMapping[str, Any]
 
 
 def _frames_of_structlog() -> int:
-    """Return the number of calls between Python's logging and the caller, which differs between the logger's
-    methods.
-    """
+    """Return the number of calls between Python's logging and the caller; the logger's methods differ in it."""
     frame, count = sys._getframe(3), 1  # the function of structlog that will call logging
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("structlog."):
         frame, count = frame.f_back, count + 1

@@ -45,9 +45,7 @@ class Security:
         self.ssl_context(server=False)
 
     def grpc_channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """Return the credentials of a client. The files are read now; call this again for every new connection
-        (`S-02`).
-        """
+        """Return the credentials of a client. The files are read now: call it for every new connection (`S-02`)."""
         if not self.enabled:
             return None
         self.verify()
@@ -84,7 +82,10 @@ class Security:
         allowed = {name.strip() for name in self.cert_allowed_cn}
         if not allowed or allowed.intersection(names):
             return None
-        return _refusal(names, self.cert_allowed_cn)
+        return (
+            f"client certificate authentication failed. The Common Name from the client certificate {', '.join(names)} "
+            f"was not found in the configuration cluster-verify-cn with value: {', '.join(self.cert_allowed_cn)}"
+        )
 
     def _context(self, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
@@ -116,10 +117,3 @@ def _read(key: str, path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"security: {key} {path}: {error.strerror}") from error
-
-
-def _refusal(names: tuple[str, ...], allowed: tuple[str, ...]) -> str:
-    return (
-        f"client certificate authentication failed. The Common Name from the client certificate {', '.join(names)} "
-        f"was not found in the configuration cluster-verify-cn with value: {', '.join(allowed)}"
-    )

@@ -21,9 +21,7 @@ def release() -> str:
 
 
 def commit_hash() -> str:
-    """Return the commit from which the wheel was built, or that of the running work tree; `unknown` if there is
-    neither.
-    """
+    """Return the commit of the wheel, or of the running work tree; `unknown` if there is neither."""
     return next(iter(_built()), "") or checked_out(_PACKAGE.parents[1]) or "unknown"
 
 

@@ -122,23 +122,16 @@ def decode_digits(buf: bytes, pos: int, precision: int, frac: int) -> tuple[str,
     return f"{sign}{head}.{str(tail).zfill(frac)}", end
 
 
-def _split(text: str) -> tuple[bool, str, str]:
-    """Return (negative, integer digits without leading zeros, fraction digits). Raises ValueError if it is not a plain
-    decimal.
-    """
-    found = _PLAIN.fullmatch(text)
-    if not found or not (found[2] or found[3]):
-        raise ValueError(f"{text!r} is not a decimal number")
-    return found[1] == "-", found[2].lstrip("0"), found[3] or ""
-
-
 def encode_decimal(text: str, precision: int = 0, frac: int = 0) -> bytes:
     """Encode a payload: precision, frac, digits. With precision 0, the value's own digits are used.
 
     Fraction digits beyond `frac` are truncated, not rounded: the writer has already rounded to the column. Raises
     ValueError if the text is not a number or has too many integer digits.
     """
-    negative, head, tail = _split(text)
+    found = _PLAIN.fullmatch(text)
+    if not found or not (found[2] or found[3]):
+        raise ValueError(f"{text!r} is not a decimal number")
+    head, tail = found[2].lstrip("0"), found[3] or ""
     if precision == 0:
         frac = min(len(tail), FRAC_MAX)
         precision = max(len(head) + frac, 1)
@@ -153,6 +146,6 @@ def encode_decimal(text: str, precision: int = 0, frac: int = 0) -> bytes:
         width = len(str(scale)) - 1
         bits |= int(digits[at : at + width]) << shift
         at += width
-    if negative and bits:
+    if found[1] == "-" and bits:
         bits ^= ones
     return bytes((precision, frac)) + (bits ^ top).to_bytes(size, "big")

@@ -22,7 +22,7 @@ from binlog.errors import BinlogError, DecodeError
 
 from .datum import Datum, Uint
 from .decimal import Decimal, decode_decimal, encode_decimal
-from .json import BinaryJSON, encode_json, parse_json, plain_notation, shortest_digits
+from .json import BinaryJSON, encode_json, number_text, parse_json
 from .table import ColumnInfo
 from .time import (
     DURATION_NS_MAX,
@@ -73,8 +73,7 @@ def double_text(value: float) -> str:
     """
     if not isfinite(value):
         raise DecodeError("double column", offset=0, detail=f"{value} is not a number in SQL")
-    shown = repr(abs(value))
-    return _sql_notation(value, shown, 1e15, 1e-15)
+    return number_text(value, repr(abs(value)), 1e-15, 1e15, "d")
 
 
 def float_text(value: float) -> str:
@@ -91,18 +90,7 @@ def float_text(value: float) -> str:
             break
     else:
         shown = f"{size:.9g}"
-    return _sql_notation(value, shown, to_float32(1e15), to_float32(1e-15))
-
-
-def _sql_notation(value: float, shown: str, big: float, small: float) -> str:
-    sign = "-" if str(value)[0] == "-" else ""
-    if value == 0:
-        return f"{sign}0"
-    digits, exponent = shortest_digits(shown)
-    if small <= abs(value) < big:
-        return sign + plain_notation(digits, exponent)
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{tail}e{exponent - 1}"
+    return number_text(value, shown, to_float32(1e-15), to_float32(1e15), "d")
 
 
 def enum_text(index: int, kind: FieldType) -> str:

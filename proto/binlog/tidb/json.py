@@ -24,11 +24,10 @@ from typing import TypeAlias, TypeVar
 from binlog.errors import DecodeError
 
 from .time import Civil, core_unpack, duration_text
-from .varint import INT64_MAX, INT64_MIN, UINT64_MAX, decode_uvarint, encode_uvarint
+from .varint import INT64_MAX, INT64_MIN, TOO_SHORT, UINT64_MAX, decode_uvarint, encode_uvarint
 
 V = TypeVar("V")
 DEPTH_MAX = 100
-TOO_SHORT = "insufficient bytes to decode value"
 
 JSONValue: TypeAlias = "bool | int | float | str | list[JSONValue] | dict[str, JSONValue] | None"
 
@@ -85,9 +84,7 @@ def _broken(pos: int, detail: str = TOO_SHORT) -> DecodeError:
 
 
 def cut_json(buf: bytes, pos: int = 0) -> int:
-    """Return the position after the value at `pos`. Containers are not decoded. Raises DecodeError if it is
-    truncated.
-    """
+    """Return the position after the value at `pos`, which is not decoded. Raises DecodeError if it is truncated."""
     if pos >= len(buf):
         raise _broken(pos)
     return _cut_body(buf, pos + 1, buf[pos])
@@ -129,20 +126,23 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def float_text(value: float) -> str:
-    """Format with the fewest digits that read back the same, in the notation of Go's encoding/json. Raises
-    DecodeError.
-    """
+    """Format with the fewest digits that read back the same, as Go's encoding/json does. Raises DecodeError."""
     if not isfinite(value):
         raise _broken(0, f"{value} is not a JSON number")
+    return number_text(value, repr(abs(value)), 1e-6, 1e21, "+d")
+
+
+def number_text(value: float, shown: str, small: float, big: float, power: str) -> str:
+    """Return a number from `small` to below `big` without exponent, any other with one, in the format `power`. `shown`:
+    Python's repr of its absolute value, or another form of its digits."""
     sign = "-" if str(value)[0] == "-" else ""
-    digits, exponent = shortest_digits(repr(abs(value)))
     if value == 0:
         return f"{sign}0"
-    if 1e-6 <= abs(value) < 1e21:
+    digits, exponent = shortest_digits(shown)
+    if small <= abs(value) < big:
         return sign + plain_notation(digits, exponent)
     tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    power = f"+{exponent - 1:02d}" if exponent > 0 else f"-{1 - exponent}"
-    return f"{sign}{digits[0]}{tail}e{power}"
+    return f"{sign}{digits[0]}{tail}e{exponent - 1:{power}}"
 
 
 def shortest_digits(shown: str) -> tuple[str, int]:
@@ -352,17 +352,15 @@ def parse_json(text: str, minus_zero: float = 0) -> BinaryJSON:
     Raises ValueError if it is invalid."""
 
     def integer(digits: str) -> float:
-        return minus_zero if digits == "-0" else _parse_int(digits)
+        value = int(digits) if len(digits) < 30 else UINT64_MAX + 1
+        if digits == "-0":
+            return minus_zero
+        return value if INT64_MIN <= value <= UINT64_MAX else float(digits)
 
     try:
         return encode_json(json.loads(text, parse_int=integer, parse_constant=_refuse))
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {DEPTH_MAX}") from None
-
-
-def _parse_int(digits: str) -> int | float:
-    value = int(digits) if len(digits) < 30 else UINT64_MAX + 1
-    return value if INT64_MIN <= value <= UINT64_MAX else float(digits)
 
 
 def _refuse(constant: str) -> object:

@@ -27,9 +27,7 @@ def table_prefix(table_id: int) -> bytes:
 
 
 def encode_handle(handle: Handle) -> bytes:
-    """Encode a handle: cmpint, or key-form datums padded with zeros to 9 bytes. The length tells the two forms
-    apart.
-    """
+    """Encode a handle: cmpint, or key-form datums padded with zeros to 9 bytes. The length tells them apart."""
     if isinstance(handle, int):
         return encode_int(handle)
     return b"".join(map(encode_key, handle)).ljust(_COMMON_HANDLE_BYTES_MIN, b"\x00")

@@ -15,7 +15,6 @@ from .varint import INT64_MAX, INT64_MIN, TOO_SHORT, UINT64_MAX
 
 GROUP = 8
 _MARKER = 0xFF
-_PADDING = bytes(GROUP)
 
 
 def encode_bytes(data: bytes) -> bytes:
@@ -23,40 +22,28 @@ def encode_bytes(data: bytes) -> bytes:
     out = bytearray()
     for at in range(0, len(data) + 1, GROUP):
         part = data[at : at + GROUP]
-        padding = GROUP - len(part)
-        out += part
-        out += _PADDING[:padding]
-        out.append(_MARKER - padding)
+        out += part.ljust(GROUP, b"\0")
+        out.append(_MARKER - GROUP + len(part))
     return bytes(out)
-
-
-def cut_bytes(buf: bytes, pos: int = 0) -> int:
-    """Return the position after the value. Groups are counted; their padding is not checked."""
-    at = pos + GROUP
-    size = len(buf)
-    while at < size:
-        marker = buf[at]
-        if marker != _MARKER:
-            if _MARKER - marker > GROUP:
-                raise DecodeError("memcomparable bytes", offset=at, detail=f"invalid marker byte {marker:#04x}")
-            return at + 1
-        at += GROUP + 1
-    raise DecodeError("memcomparable bytes", offset=size, detail="insufficient bytes to decode value")
 
 
 def decode_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
     """Decode a value. Raises DecodeError for a truncated group, an invalid marker, or padding that is not zero."""
-    end = cut_bytes(buf, pos)
-    return _strip(buf[pos:end], pos), end
-
-
-def _strip(groups: bytes, offset: int) -> bytes:
-    parts = [groups[at : at + GROUP] for at in range(0, len(groups), GROUP + 1)]
-    data = b"".join(parts)
-    padding = _MARKER - groups[-1]
-    if any(data[len(data) - padding :]):
-        raise DecodeError("memcomparable bytes", offset=offset + len(groups) - 1, detail="invalid padding byte")
-    return data[: len(data) - padding]
+    parts: list[bytes] = []
+    at = pos + GROUP
+    while at < len(buf):
+        parts.append(buf[at - GROUP : at])
+        padding = _MARKER - buf[at]
+        if padding > GROUP:
+            raise DecodeError("memcomparable bytes", offset=at, detail=f"invalid marker byte {buf[at]:#04x}")
+        if padding:
+            data = b"".join(parts)
+            size = len(data) - padding
+            if any(data[size:]):
+                raise DecodeError("memcomparable bytes", offset=at, detail="invalid padding byte")
+            return data[:size], at + 1
+        at += GROUP + 1
+    raise DecodeError("memcomparable bytes", offset=len(buf), detail=TOO_SHORT)
 
 
 _SIGN = 1 << 63

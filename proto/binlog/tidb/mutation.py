@@ -20,9 +20,7 @@ INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them f
 
 
 class Mutation(NamedTuple):
-    """The rows of one table. `sequence` contains a 0 for each inserted, a 1 for each updated and a 4 for each deleted
-    row.
-    """
+    """The rows of one table. `sequence`: 0 for each inserted, 1 for each updated, 4 for each deleted row."""
 
     table_id: int
     sequence: list[int]
@@ -53,9 +51,7 @@ class Prewrite(NamedTuple):
 
 
 def parse_prewrite(prewrite_value: bytes) -> Prewrite:
-    """Parse a PrewriteValue. Raises DecodeError for invalid bytes, for an obsolete or unknown kind, and if `sequence`
-    does not match the rows.
-    """
+    """Parse a PrewriteValue. Raises DecodeError for bad bytes or kinds, and if `sequence` does not match the rows."""
     message = parsed(mutation_pb2.Prewrite, prewrite_value, "PrewriteValue")
     mutations: list[Mutation] = []
     for table in message.tables:

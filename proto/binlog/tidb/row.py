@@ -126,7 +126,9 @@ def decode_insert(table: TableInfo, buf: bytes) -> tuple[tuple[Datum, ...], Row]
     if parts:
         for (column, length), value in zip(parts, handle, strict=True):
             if length == UNSPECIFIED:
-                row.setdefault(column.id, _from_handle(column, value))
+                if isinstance(value, Duration) and column.type.tp == Tp.DURATION:
+                    value = int(value)  # a TIME is a Duration in a handle and an int in a row
+                row.setdefault(column.id, value)
         return tuple(handle), row
     number = handle[0]
     if not isinstance(number, int):
@@ -137,11 +139,6 @@ def decode_insert(table: TableInfo, buf: bytes) -> tuple[tuple[Datum, ...], Row]
     else:
         row[column_of_handle.id] = Uint(number & 0xFFFFFFFFFFFFFFFF) if column_of_handle.is_unsigned else number
     return (number,), row
-
-
-def _from_handle(column: ColumnInfo, value: Datum) -> Datum:
-    """Convert a handle's datum to a row's: a TIME is a Duration in a handle and an int in a row."""
-    return int(value) if isinstance(value, Duration) and column.type.tp == Tp.DURATION else value
 
 
 def decode_update(buf: bytes) -> tuple[Row, Row]:
@@ -169,9 +166,7 @@ def decode_delete(table: TableInfo, buf: bytes) -> Row:
 
 
 def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bool:
-    """Return whether the row must contain this clustered column, because the handle contains a collation's sort key
-    instead.
-    """
+    """Return whether the row must contain this clustered column: the handle contains a collation's sort key instead."""
     kind = column.type
     if not new_collation or not kind.is_string or kind.collate in ("binary", "utf8mb4_0900_bin"):
         return False
@@ -200,9 +195,7 @@ def encode_handle_value(column: ColumnInfo, length: int, value: Datum, *, new_co
 
 
 def sort_key(text: bytes, collate: str) -> bytes:
-    """Return the weights that a collation compares. Exact for `_bin`, and for ASCII under `_general_ci`; otherwise the
-    text.
-    """
+    """Return the weights of a collation: exact for `_bin`, and for ASCII under `_general_ci`; otherwise the text."""
     trimmed = text.rstrip(b" ")
     if collate.endswith("_general_ci") and trimmed.isascii():
         return b"".join(b"\x00" + bytes((byte,)) for byte in trimmed.upper())
@@ -329,9 +322,7 @@ def decode_row_v2(buf: bytes, types: Mapping[int, FieldType]) -> dict[int, Datum
 
 
 def _check_tail(buf: bytes, at: int) -> None:
-    """Check the length of the checksums. They cover the row as TiDB stored it, not these bytes, so they cannot be
-    verified.
-    """
+    """Check the length of the checksums, which cover the row as TiDB stored it and so cannot be verified."""
     expected = 0
     if buf[1] & _CHECKSUM:
         if at >= len(buf):

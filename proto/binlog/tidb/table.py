@@ -33,9 +33,7 @@ from .types import UNSPECIFIED, FieldType, Flag, OpenEnum, SchemaState, Tp
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """A part of an index. `offset`: the position in the table's columns. `length`: the prefix length, -1 for the full
-    column.
-    """
+    """A part of an index. `offset`: in the table's columns. `length`: of the prefix, -1 for the full column."""
 
     name: str
     offset: int

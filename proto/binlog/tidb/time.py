@@ -152,9 +152,7 @@ def parse_duration(text: str) -> int:
 
 
 def core_unpack(core: int) -> Civil:
-    """Unpack a time from the layout inside JSON. The low four bits are ignored. Raises DecodeError for an
-    invalid time.
-    """
+    """Unpack a time from the layout inside JSON, whose low four bits are ignored. Raises DecodeError."""
     microsecond = core >> 4 & 0xFFFFF
     second, minute, hour = core >> 24 & 63, core >> 30 & 63, core >> 36 & 31
     year, month = core >> 50, core >> 46 & 15

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Event, Registry, State, parse_labels
 from binlog.cluster.tikv import TiKV
 from binlog.cluster.timestamp import choose_source, cluster_id, connect_timestamps, pd_addresses
+from binlog.cluster.writers import PublishedJobs
 from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
 from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port

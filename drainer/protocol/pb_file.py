@@ -31,9 +31,8 @@ from typing import Any, BinaryIO, Final
 
 from binlog.errors import BinlogError, DecodeError
 from binlog.pb import pb_binlog_pb2 as pb
-from binlog.tidb.datum import decode_one, encode_value
+from binlog.tidb.datum import decode_one, encode_float, encode_value
 from binlog.tidb.job import ActionType
-from binlog.tidb.memcomparable import encode_float
 from binlog.tidb.types import Tp
 from binlog.tidb.varint import VARINTS, field, signed
 from google.protobuf.message import DecodeError as ProtobufError

@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import NodeStatus, Registry, State
 from binlog.cluster.tikv import BelowSafepoint, TiKV
 from binlog.cluster.timestamp import TimestampSource
-from binlog.cluster.writers import living_writers
+from binlog.cluster.writers import PublishedJobs, living_writers
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel, stub_of

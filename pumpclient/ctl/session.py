@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 from binlog.cluster.etcd import Etcd, connect_etcd
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Kind, NodeRecord, NodeStatus, Registry, key_of
 from binlog.cluster.timestamp import cluster_id
+from binlog.cluster.writers import PublishedJobs
 from binlog.errors import NodeNotFound
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel, stub_of

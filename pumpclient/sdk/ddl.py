@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from binlog.cluster.etcd import Compare, Etcd, EventKind, Keep, Lease, Put
-from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
 from binlog.cluster.registry import ROOT
 from binlog.cluster.tso import boot_clock_s
+from binlog.cluster.writers import JOB_BYTES_MAX, PublishedJobs, key_of_version
 from binlog.errors import BinlogError, EtcdError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger

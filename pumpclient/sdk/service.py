@@ -21,8 +21,8 @@ from collections.abc import (
 from typing import Any, Self, Unpack
 
 from binlog.cluster.etcd import connect_etcd, keep_in_thread
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.timestamp import connect_timestamps
+from binlog.cluster.writers import PublishedJobs
 from binlog.errors import BinlogError
 from binlog.runtime.log import Outage, get_logger
 from binlog.tidb.job import Job

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb import datum, key, memcomparable, row, time, varint
+from binlog.tidb import datum, key, row, time, varint
 from binlog.tidb.datum import Datum, Duration, Uint
 from binlog.tidb.decimal import Decimal, decode_decimal, decode_digits, encode_decimal
 from binlog.tidb.job import Job
@@ -81,14 +81,14 @@ def only(given: dict[str, Any], *names: str) -> Any:
 
 def check_float(vector: Vector) -> None:
     data, value = bytes.fromhex(vector["hex"]), float(vector["input"])
-    decoded, end = memcomparable.decode_float(data)
+    decoded, end = datum.decode_float(data)
     assert end == 8
     assert decoded == value
     if vector["input"] != "-0.0":
-        assert memcomparable.encode_float(value) == data
+        assert datum.encode_float(value) == data
         return
     newest = "newest" in vector["name"]
-    assert memcomparable.encode_float(value, signed_zero=newest) == data
+    assert datum.encode_float(value, signed_zero=newest) == data
     assert struct.pack(">d", decoded) == struct.pack(">d", -0.0 if newest else 0.0)
 
 
@@ -106,7 +106,7 @@ def check_time(vector: Vector) -> None:
     when = Civil(*parts)
     assert time.pack(when) == packed
     assert time.unpack(packed) == when
-    assert memcomparable.encode_uint(packed).hex() == vector["hex"]
+    assert datum.encode_uint(packed).hex() == vector["hex"]
     assert varint.encode_uvarint(packed).hex() == vector["uvarint_hex"]
     assert time.datetime_text(packed, 0) == vector["datetime0"]
     assert time.datetime_text(packed, 6) == vector["datetime6"]
@@ -331,11 +331,11 @@ CHECKS: dict[str, tuple[Callable[[Vector], None], set[str]]] = {
     "varint": (both(varint.encode_varint, varint.decode_varint), set()),
     "uvarint": (both(varint.encode_uvarint, varint.decode_uvarint), set()),
     "uvarint_error": (fails(varint.decode_uvarint), {"error"}),
-    "comparable_int": (both(memcomparable.encode_int, memcomparable.decode_int), set()),
-    "comparable_uint": (both(memcomparable.encode_uint, memcomparable.decode_uint), set()),
-    "memcomparable_bytes": (both_bytes(memcomparable.encode_bytes, memcomparable.decode_bytes), set()),
+    "comparable_int": (both(datum.encode_int, datum.decode_int), set()),
+    "comparable_uint": (both(datum.encode_uint, datum.decode_uint), set()),
+    "memcomparable_bytes": (both_bytes(datum.encode_bytes, datum.decode_bytes), set()),
     "memcomparable_bytes_desc": (both_bytes(tidb_codecs.encode_bytes_desc, tidb_codecs.decode_bytes_desc), set()),
-    "memcomparable_bytes_error": (fails(memcomparable.decode_bytes), {"error"}),
+    "memcomparable_bytes_error": (fails(datum.decode_bytes), {"error"}),
     "compact_bytes": (both_bytes(varint.encode_compact_bytes, varint.decode_compact_bytes), set()),
     "comparable_float": (check_float, set()),
     "decimal_bin": (check_decimal, {"text"}),

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import grpc
 from binlog.pb import pdpb_pb2, tikv_pb2
-from binlog.tidb.memcomparable import decode_bytes, encode_bytes
+from binlog.tidb.datum import decode_bytes, encode_bytes
 from grpc import aio
 
 from tests.support.grpc_service import add_service

@@ -12,12 +12,22 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from binlog.errors import DecodeError
-from binlog.tidb.datum import Datum, Uint, decode_one, encode_key, encode_value
+from binlog.tidb.datum import (
+    Datum,
+    Uint,
+    decode_bytes,
+    decode_int,
+    decode_one,
+    encode_bytes,
+    encode_float,
+    encode_int,
+    encode_key,
+    encode_value,
+)
 from binlog.tidb.decimal import Decimal, encode_decimal
 from binlog.tidb.flatten import to_float32, to_text
 from binlog.tidb.json import BinaryJSON, Code
 from binlog.tidb.key import META_PREFIX, RECORD, TABLE_PREFIX, Handle, encode_handle, table_prefix
-from binlog.tidb.memcomparable import decode_bytes, decode_int, encode_bytes, encode_float, encode_int
 from binlog.tidb.row import Values
 from binlog.tidb.time import Civil
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from binlog.cluster.etcd import Etcd
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.errors import DecodeError, EtcdError
 from binlog.runtime.security import Security
 from binlog.tidb.job import Job

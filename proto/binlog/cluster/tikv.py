@@ -24,7 +24,7 @@ from binlog.errors import BinlogError, TimestampUnavailable
 from binlog.pb import pdpb_pb2, tikv_pb2
 from binlog.runtime.channel import open_channel, stub_of
 from binlog.runtime.security import Security
-from binlog.tidb.memcomparable import decode_bytes, encode_bytes
+from binlog.tidb.datum import decode_bytes, encode_bytes
 
 REQUEST_TIMEOUT_S = 5.0
 PAGE_KEYS = 256

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from binlog.errors import DecodeError
 
-from .datum import Datum, encode_key
-from .memcomparable import decode_bytes, encode_bytes, encode_int
+from .datum import Datum, decode_bytes, encode_bytes, encode_int, encode_key
 
 Handle: TypeAlias = "int | tuple[Datum, ...]"  # int handle, or the columns of a clustered key
 

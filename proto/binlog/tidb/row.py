@@ -18,10 +18,9 @@ from typing import TypeAlias
 
 from binlog.errors import DecodeError
 
-from .datum import COMPACT_BYTES, NIL, VARINT, Datum, Duration, Uint, decode_one, encode_value
+from .datum import COMPACT_BYTES, NIL, VARINT, Datum, Duration, Uint, decode_float, decode_one, encode_value
 from .decimal import decode_decimal
 from .json import BinaryJSON, cut_json
-from .memcomparable import decode_float
 from .table import ROWID, ColumnInfo, TableInfo
 from .types import FLOATS, INTEGERS, STRINGS, UNSPECIFIED, FieldType, Tp
 from .varint import TOO_SHORT, decode_varint, encode_varint

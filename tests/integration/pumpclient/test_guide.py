@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.envelope import scan
 
 from drainer.schema.history.sources import PublishedSource

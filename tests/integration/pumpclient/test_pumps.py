@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.errors import BinlogError
 from binlog.tidb.job import Job
 

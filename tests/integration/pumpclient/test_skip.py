@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.envelope import scan
 from binlog.tidb.job import Job
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
-from binlog.cluster.published_jobs import PublishedJobs
-from binlog.cluster.writers import living_writers
+from binlog.cluster.writers import PublishedJobs, living_writers
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient

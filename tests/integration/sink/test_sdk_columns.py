@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.envelope import BinlogType
 from binlog.pb import binlog_pb2
 from binlog.tidb.job import Job

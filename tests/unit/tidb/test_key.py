@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb import key
-from binlog.tidb.datum import Datum
-from binlog.tidb.memcomparable import (
+from binlog.tidb.datum import (
+    Datum,
     decode_bytes,
     encode_bytes,
 )

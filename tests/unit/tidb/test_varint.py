@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb import memcomparable
+from binlog.tidb import datum
 from binlog.tidb.varint import (
     decode_compact_bytes,
     decode_uvarint,
@@ -92,36 +92,36 @@ def test_random_bytes_as_uvarint_or_compact_bytes_raise_decode_error_only(data: 
 
 @given(int64, int64)
 def test_encoded_ints_sort_as_their_values(left: int, right: int) -> None:
-    a, b = memcomparable.encode_int(left), memcomparable.encode_int(right)
+    a, b = datum.encode_int(left), datum.encode_int(right)
     assert (a < b, a == b) == (left < right, left == right)
-    assert memcomparable.decode_int(b"?" + a, 1) == (left, 9)
+    assert datum.decode_int(b"?" + a, 1) == (left, 9)
 
 
 @given(uint64, uint64)
 def test_encoded_uints_sort_as_their_values(left: int, right: int) -> None:
-    a, b = memcomparable.encode_uint(left), memcomparable.encode_uint(right)
+    a, b = datum.encode_uint(left), datum.encode_uint(right)
     assert (a < b, a == b) == (left < right, left == right)
-    assert memcomparable.decode_uint(a) == (left, 8)
+    assert datum.decode_uint(a) == (left, 8)
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))
 def test_encoded_floats_sort_as_their_values(left: float, right: float) -> None:
-    a, b = memcomparable.encode_float(left), memcomparable.encode_float(right)
+    a, b = datum.encode_float(left), datum.encode_float(right)
     assert (a < b, a == b) == (left < right, left == right)
-    assert memcomparable.decode_float(a) == (left, 8)
+    assert datum.decode_float(a) == (left, 8)
 
 
 @given(finite)
 def test_float_encoded_with_signed_zero_decodes_to_same_bits(value: float) -> None:
-    decoded, _ = memcomparable.decode_float(memcomparable.encode_float(value, signed_zero=True))
+    decoded, _ = datum.decode_float(datum.encode_float(value, signed_zero=True))
     assert struct.pack(">d", decoded) == struct.pack(">d", value)
 
 
 def test_encoded_nan_decodes_to_nan() -> None:
-    assert math.isnan(memcomparable.decode_float(memcomparable.encode_float(math.nan))[0])
+    assert math.isnan(datum.decode_float(datum.encode_float(math.nan))[0])
 
 
-@pytest.mark.parametrize("decode", [memcomparable.decode_int, memcomparable.decode_uint, memcomparable.decode_float])
+@pytest.mark.parametrize("decode", [datum.decode_int, datum.decode_uint, datum.decode_float])
 def test_truncated_number_raises_decode_error(decode) -> None:  # type: ignore[no-untyped-def]
     refuses_every_cut(decode, bytes(8))
     with pytest.raises(DecodeError, match="insufficient bytes"):
@@ -130,6 +130,6 @@ def test_truncated_number_raises_decode_error(decode) -> None:  # type: ignore[n
 
 def test_encoding_integer_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="unsigned"):
-        memcomparable.encode_uint(-1)
+        datum.encode_uint(-1)
     with pytest.raises(ValueError, match="signed"):
-        memcomparable.encode_int(1 << 63)
+        datum.encode_int(1 << 63)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from binlog.cluster.published_jobs import GLOBAL_ID_KEY, PublishedJobs, key_of_version
 from binlog.cluster.registry import NodeStatus, Registry, State, check_node_id, key_of
+from binlog.cluster.writers import GLOBAL_ID_KEY, PublishedJobs, key_of_version
 from binlog.errors import DecodeError, EtcdError, NodeNotFound, RegistryConflict
 
 from tests.support.memory_etcd import MemoryEtcd

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import KV
-from binlog.cluster.published_jobs import key_of_version
-from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writer
+from binlog.cluster.writers import WRITERS_PREFIX, key_of_version, living_writers, register_writer
 from binlog.envelope import merge, scan, writer_of
 from binlog.errors import EtcdError
 from binlog.pb import pump_ext_pb2 as pb

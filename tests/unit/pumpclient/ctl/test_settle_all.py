@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from binlog.cluster.published_jobs import key_of_version
-from binlog.cluster.writers import living_writers
+from binlog.cluster.writers import key_of_version, living_writers
 from binlog.tidb.job import ActionType, Job
 
 from pumpclient.ctl import settle

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import PublishedJobs
 from binlog.envelope import Envelope
 from binlog.errors import TimestampUnavailable
 from binlog.tidb.job import Job

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from binlog.cluster import tso
+from binlog.tidb.datum import encode_int
 from binlog.tidb.job import ActionType, Job, JobState
 from binlog.tidb.key import META_LIST, META_STRING, meta_hash_key, meta_prefix, record_key
-from binlog.tidb.memcomparable import encode_int
 from binlog.tidb.table import DBInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 

@@ -505,7 +505,6 @@ class DocumentTable(TableEncoder):
         return [EncodedColumns(self._keys(changes, image, mark, claims), documents, changes.commit_ts)]
 
     def _keys(self, changes: RowChanges, image: list[Any], mark: str, claims: Sequence[str] | None) -> Any:
-        """Return the keys of messages."""
         return null_column(len(changes))
 
     def _before_image(self, changes: RowChanges, claims: Sequence[str] | None) -> list[Any]:

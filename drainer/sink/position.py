@@ -309,7 +309,6 @@ class SqlPositionStore:
         return [_load_of(int(table_id), int(part), text, int(loaded)) for table_id, part, text, loaded in rows]
 
     def put_loads(self, epoch: int, loads: Sequence[TableLoad], done: TableLoad | None) -> None:
-        """See base.LoadsTables."""
         self.hold(epoch)
         if done is None or self.step_load(done.table_id, done.part, done.loaded):
             for load in loads:

@@ -141,7 +141,6 @@ def is_quoted(column_type: ColumnType) -> bool:
 
 
 def values_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
-    """Return the fragment of a column."""
     type_class = column_type.type_class
     if column_type.kind.tp in BLOBS:
         return base64

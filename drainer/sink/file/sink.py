@@ -294,7 +294,6 @@ class FileSink:
 
 
 def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
-    """Return the sink, not opened yet."""
     zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
     format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
     rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
@@ -302,5 +301,4 @@ def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
 
 
 def make_jsonl(to: JsonlSection, syncer: SyncerSettings) -> FileSink:
-    """Return the sink, not opened yet."""
     return FileSink(Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), distributed=True)

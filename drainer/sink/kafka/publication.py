@@ -180,7 +180,6 @@ class Publication:
         return self.encoder.name == "simple"
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """Return all partitions of all topics."""
         return ((topic, partition) for topic, count in self.counts.items() for partition in range(count))
 
 

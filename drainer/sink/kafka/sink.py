@@ -86,7 +86,7 @@ def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
 
 
 class KafkaSink:
-    """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
+    """See base.ChangeSink, base.ParallelSink and base.ChecksTables. Closed until `open`."""
 
     wants: Final = Wants.CHANGES
     stored_generated: Final = True
@@ -208,7 +208,6 @@ class KafkaSink:
         self._schedule = schedule
 
     def check_tables(self, view: SchemaView) -> None:
-        """See base.ChecksTables."""
         check_view(view, self._publication.router)
         self._keyless.warn(view)
 

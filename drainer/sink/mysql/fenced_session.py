@@ -226,7 +226,6 @@ class Driver:
             self.changefeed, self.epoch = beside
 
     def store(self, session: ServerSession) -> ServerPositionStore:
-        """The position, in the session's transaction."""
         return position.store(session, self.changefeed)
 
     def mark(self, session: ServerSession) -> None:

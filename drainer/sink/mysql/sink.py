@@ -26,9 +26,9 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, MissingRows, PositionMoved, RowsRefused
-from drainer.sink.mysql import position, tls
+from drainer.sink.mysql import position
 from drainer.sink.mysql.config import MySQLSection, ServerConfig
-from drainer.sink.mysql.connection import ServerError, ServerSession
+from drainer.sink.mysql.connection import ServerError, ServerSession, report_tls
 from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.runner import BackgroundIndexes, DdlRunner
@@ -82,13 +82,12 @@ _CLOSE_WAIT_S: Final = 5.0
 
 
 def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLSink:
-    """Return the sink, not opened yet."""
     return MySQLSink(to.server(syncer))
 
 
 class MySQLSink:
-    """See base.NetSink and base.ParallelSink. Closed until `open`, then ready;
-    between `begin` and the last `commit` a range is open."""
+    """See base.NetSink, ParallelSink, LoadsOnExecutors and BuildsIndexes, and snapshot.ReadsTables. Closed until
+    `open`, then ready; between `begin` and the last `commit` a range is open."""
 
     wants: Final = Wants.NET
     format: Final = SQL_TEXT
@@ -114,7 +113,7 @@ class MySQLSink:
         return self
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
-        tls.report(self._config)
+        report_tls(self._config)
         driver = self._driver = Driver(self._config, identity, self._stop)
         missing = driver.start(lambda session: self._take(session, initial_ts, first))
         bin_ = self._bin = RecycleBin(self._config, identity)
@@ -312,7 +311,6 @@ class MySQLSink:
         self._moved(step.commit_ts, step.job.schema_version)
 
     def loads(self) -> list[TableLoad]:
-        """See base.Sink."""
         driver = self._open()
         return driver.patiently("loads", lambda session: driver.store(session).loads())
 
@@ -321,7 +319,6 @@ class MySQLSink:
         driver.transact("loads", lambda session: driver.store(session).put_loads(driver.epoch, loads, done))
 
     def for_tasks(self) -> Callable[[], MySQLSink]:
-        """See base.LoadsOnExecutors."""
         driver = self._open()
         beside = driver.changefeed, driver.epoch
         return partial(MySQLSink.joined, self._config, driver.identity, beside, self.commit_ts, self._triggers)
@@ -374,11 +371,9 @@ class MySQLSink:
             _log.warning("cannot mark the checkpoint table as consistent", error=str(error))
 
     def snapshot(self, identity: Identity) -> ServerSnapshot:
-        """See snapshot.ReadsTables."""
         return ServerSnapshot(self._config, identity)
 
     def building(self) -> list[str]:
-        """See base.BuildsIndexes."""
         return [] if self._background is None else self._background.building()
 
     def _ready(self) -> Driver:

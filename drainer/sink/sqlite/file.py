@@ -58,7 +58,6 @@ class SQLiteFile:
             raise DestinationRefused(f"{path} cannot be used as an SQLite file: {error}") from error
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """See `transaction`."""
         return transaction(self.connection, self.path)
 
     def close(self) -> None:

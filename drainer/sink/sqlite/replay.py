@@ -331,7 +331,6 @@ def _cell(cell: ColumnValue, zone: tzinfo | None) -> Value:
 
 
 def make(to: SQLiteSection, settings: ReplaySettings) -> SQLiteReplayer:
-    """Return the destination, not opened yet."""
     return SQLiteReplayer(Path(to.path), settings)
 
 

@@ -168,12 +168,11 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
-    """Return the sink, not opened yet."""
     return SQLiteSink(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
 
 
 class SQLiteSink:
-    """See base.NetSink. Closed until `open`."""
+    """See base.NetSink and snapshot.ReadsTables. Closed until `open`."""
 
     wants: Final = Wants.NET
     derives_ddl: Final = True
@@ -235,7 +234,6 @@ class SQLiteSink:
         self.commit_ts = commit_ts
 
     def loads(self) -> list[TableLoad]:
-        """See base.Sink."""
         return position_store(self._opened().connection, self._identity).loads()
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
@@ -243,7 +241,6 @@ class SQLiteSink:
             position_store(connection, self._identity).put_loads(self._epoch, loads, done)
 
     def snapshot(self, identity: Identity) -> FileSnapshot:
-        """See snapshot.ReadsTables."""
         return FileSnapshot(self._path, lambda connection: position_store(connection, identity))
 
     def job_done(self, job_id: int) -> bool:

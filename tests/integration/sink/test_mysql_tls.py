@@ -16,8 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.mysql import tls
-from drainer.sink.mysql.connection import ConnectionLost, ServerSession, connect
+from drainer.sink.mysql.connection import ConnectionLost, ServerSession, connect, unverified_tls
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.certificates import Authority, Pair
@@ -132,7 +131,7 @@ def test_default_connection_is_encrypted_without_verification(serving: Serving, 
         session = opened(serving(certificates.expired))
         assert is_encrypted(session)
         session.close()
-    assert not tls.unverified().get_ca_certs()
+    assert not unverified_tls().get_ca_certs()
 
 
 def test_client_certificate_is_presented_to_server(serving: Serving, certificates: Certificates) -> None:

@@ -189,7 +189,6 @@ class Driver:
             deadline.failed(DestinationDown(open_transactions_text(open_at, self._config.brokers)))
 
     def _control(self) -> list[KafkaPartition]:
-        """Return the partitions of the control topic."""
         return [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
 
     def session(self, deadline: RetryDeadline) -> Producer:

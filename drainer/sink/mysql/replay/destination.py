@@ -415,7 +415,6 @@ _T = TypeVar("_T")
 
 
 def make(to: MySQLSection, settings: ReplaySettings) -> ServerReplayer:
-    """Return the destination, not opened yet."""
     return ServerReplayer(to.server(SyncerSettings()), settings)
 
 

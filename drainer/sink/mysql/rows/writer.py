@@ -22,10 +22,9 @@ from drainer.changes.net import Tuples, columns_of
 from drainer.sink.errors import DataError, MissingRows, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ConnectionLost, Retry, ServerError, ServerSession
-from drainer.sink.mysql.rows import load_data
 from drainer.sink.mysql.rows.format import Statement, deletes, inserts, key_of, qualified, replaces, split_row, sql_of
 from drainer.sink.mysql.rows.ordered import Step, exact_deletes, one_by_one, refusal_of_upserts, upserted, where
-from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys, body_of, load_statement, mend, upstream_collations
 
 # Decides from a server's warnings whether rows were stored exactly. Pure.
 
@@ -117,12 +116,12 @@ class Loader:
         if len(rows) < self.rows_min or not session.local_infile or not may_load(session.address):
             return False
         clause = self.keys.handling(session, shape).load
-        body = load_data.body_of(rows) if clause else None
+        body = body_of(rows) if clause else None
         if body is None:
             return False
         session.execute(b"SAVEPOINT drainer_load")
         try:
-            why = self._load(shape, rows, load_data.statement(shape, clause, replaces=replaces), body)
+            why = self._load(shape, rows, load_statement(shape, clause, replaces=replaces), body)
         except ConnectionLost as error:
             leave_to_statements(session.address, str(error))
             raise

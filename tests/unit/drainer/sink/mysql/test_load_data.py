@@ -12,7 +12,7 @@ from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net import NetColumns
 from drainer.row.column_type import TypeClass
 from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
-from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, Column, body_of, clause_of, statement
+from drainer.sink.mysql.rows.unique_keys import BODY_BYTES_MAX, Column, body_of, clause_of, load_statement
 from tests.support.net_rows import tuples_of
 
 
@@ -36,8 +36,8 @@ def test_load_data_statement_text_is_exact() -> None:
     )
     assert clause == b" CHARACTER SET binary" + options
     into = b"INTO TABLE `d``b`.`t` CHARACTER SET binary" + options
-    assert statement(of, clause, replaces=True) == b"LOAD DATA LOCAL INFILE 'rows' REPLACE " + into
-    assert statement(of, clause, replaces=False) == b"LOAD DATA LOCAL INFILE 'rows' " + into
+    assert load_statement(of, clause, replaces=True) == b"LOAD DATA LOCAL INFILE 'rows' REPLACE " + into
+    assert load_statement(of, clause, replaces=False) == b"LOAD DATA LOCAL INFILE 'rows' " + into
 
 
 @pytest.mark.parametrize(

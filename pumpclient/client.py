@@ -104,8 +104,6 @@ class PumpsClient:
             asyncio.create_task(self._detect(), name="pumpclient-detect"),
         ]
 
-    # --- writing --------------------------------------------------------------------------------------------
-
     async def write_prewrite(
         self,
         start_ts: int,
@@ -143,8 +141,6 @@ class PumpsClient:
     def when_ended(self, start_ts: int, call: Ended) -> None:
         """Call `call` when no more messages are sent for this transaction (see writer.Ended); now if none are."""
         self._writer.when_ended(start_ts, call)
-
-    # --- looking --------------------------------------------------------------------------------------------
 
     @property
     def open_transactions(self) -> int:
@@ -191,8 +187,7 @@ class PumpsClient:
         if self._etcd is not None:
             await self._etcd.close()
 
-    # --- watching: the pool is kept equal to the registry, and suspended pumps are probed (C-04, C-05) ----------
-
+    # The pool is kept equal to the registry, and suspended pumps are probed (C-04, C-05).
     async def _list(self) -> int:
         """Replace the pool by a listing and return the number of pumps. Raises EtcdError."""
         listing = await self._registry.list("pumps")

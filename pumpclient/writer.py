@@ -254,8 +254,6 @@ class Writer:
     def __post_init__(self) -> None:
         self.cleaner = Cleaner(self.attempt, self._may_hold)
 
-    # --- prewrite -------------------------------------------------------------------------------------------
-
     async def prewrite(self, start_ts: int, prewrite_key: bytes, payload: bytes) -> str:
         """Make the prewrite durable on one pump and return its id.
 
@@ -276,8 +274,6 @@ class Writer:
                 OUTSIDE.inc()
                 self._outside.failed(labels=dict(self.labels), pump=pump)
         return pump
-
-    # --- commit and rollback --------------------------------------------------------------------------------
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields = NO_DDL) -> None:
         """See PumpsClient.commit. Raises CommitUndelivered also when the client is closed."""
@@ -359,8 +355,6 @@ class Writer:
         if self.on_undelivered is not None:
             self.on_undelivered(error)
         raise error
-
-    # --- pumps ----------------------------------------------------------------------------------------------
 
     async def attempt(self, pump: str, payload: bytes) -> Answer:
         """Try one pump once, and update its error count and availability (C-07, C-14)."""

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -346,11 +347,6 @@ def is_placed(event: DdlEvent) -> bool:
     return bool(event.query) and event.schema.lower() != OWN_SCHEMA
 
 
-def reader_of(address: KafkaAddress, partition: KafkaPartition) -> TopicReader:
-    """Return a reader of real brokers."""
-    return TopicReader(address.client, [partition.topic])
-
-
 class PartitionPump(FollowedPump):
     """A followed partition. `to_end`: it counts when the end that it had at the start has been read."""
 
@@ -360,7 +356,7 @@ class PartitionPump(FollowedPump):
         address: KafkaAddress,
         history: TopicHistory,
         *,
-        open_reader: Callable[[KafkaAddress, KafkaPartition], TopicReader] = reader_of,
+        open_reader: Callable[[Mapping[str, str], list[str]], TopicReader] = TopicReader,
         silence_max_s: float = SILENCE_MAX_S,
         to_end: bool = True,
         connect: Callable[[int], Snapshot] | None = None,
@@ -441,7 +437,7 @@ class PartitionPump(FollowedPump):
     def _opened(self, after_ts: int) -> tuple[TopicReader, PartitionIndex, int]:
         """Open a reader before the first message that may be above `after_ts`; return the partition's end, too. Raises
         ReadError, and PurgedPosition if the brokers may have removed such messages."""
-        reader = self._open_reader(self._address, self._partition)
+        reader = self._open_reader(self._address.client, [self._partition.topic])
         try:
             low, end = reader.ends(self._partition)
             begin = low
@@ -505,8 +501,10 @@ class Partitions:
         to_end: bool = True,
         connect: Callable[[int], Snapshot] | None = None,
     ) -> None:
-        self._address, self._history = address, history
-        self._silence_max_s, self._to_end, self._connect = silence_max_s, to_end, connect
+        self._address = address
+        self._pump_of = partial(
+            PartitionPump, address=address, history=history, silence_max_s=silence_max_s, to_end=to_end, connect=connect
+        )
         self._topics = topics or [address.topic]
         self._known: dict[str, KafkaPartition] = {}
         self._pumps: dict[str, PartitionPump] = {}
@@ -538,13 +536,5 @@ class Partitions:
 
     def dial(self, node_id: str, _host: str, _extension: bool) -> PumpClient:
         """Return the client of a partition. Raises ConfigError for messages that do not say all that is needed."""
-        found = PartitionPump(
-            self._known[node_id],
-            self._address,
-            self._history,
-            silence_max_s=self._silence_max_s,
-            to_end=self._to_end,
-            connect=self._connect,
-        )
-        self._pumps[node_id] = found
+        found = self._pumps[node_id] = self._pump_of(self._known[node_id])
         return found

@@ -50,23 +50,15 @@ EXIT_CODES: Mapping[int, str] = {
     "meanwhile",
 }
 
-# The first matching class decides.
-_CODES: tuple[tuple[type[BinlogError], int], ...] = (
-    (Misused, USAGE),
-    (NotFound, NOT_FOUND),
-    (NodeNotFound, NOT_FOUND),
-    (NodeSilent, NODE_SILENT),
-    (NoAnswer, NODE_SILENT),
-    (Refused, REFUSED),
-    (RegistryConflict, REFUSED),
-    (NotPD, NO_CLUSTER),
-    (EtcdError, NO_CLUSTER),
-    (TimestampUnavailable, NO_CLUSTER),
-    (TimestampSourceMismatch, USAGE),
-    (ConfigError, USAGE),
-)
+_CODES: Mapping[int, tuple[type[BinlogError], ...]] = {
+    USAGE: (Misused, TimestampSourceMismatch, ConfigError),
+    NO_CLUSTER: (NotPD, EtcdError, TimestampUnavailable),
+    NOT_FOUND: (NotFound, NodeNotFound),
+    NODE_SILENT: (NodeSilent, NoAnswer),
+    REFUSED: (Refused, RegistryConflict),
+}
 
 
 def code_of(error: BinlogError) -> int:
     """Return the exit code of a command that ended with this error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    return next((code for code, kinds in _CODES.items() if isinstance(error, kinds)), FAILED)

@@ -74,8 +74,6 @@ class Catalog:
                     if gone_in is not None:
                         self._gone[table_id] = gone_in
 
-    # --- asking ---------------------------------------------------------------------------------------------
-
     def database(self, name: str) -> Database:
         of_kind("database name", name, str)
         known = self._databases.get(name.lower())

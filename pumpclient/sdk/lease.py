@@ -113,8 +113,6 @@ class WriterLease:
                 return self._held
         raise EtcdError(f"etcd refused {TRIES_MAX} new keys of this writer")
 
-    # --- ending ---------------------------------------------------------------------------------------------
-
     def left(self, held: Held, *, decided: bool) -> None:
         """Note that a transaction that uses the writer is over for this service. See `Held.end`."""
         if not decided and held is self._held:

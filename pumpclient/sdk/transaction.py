@@ -132,8 +132,6 @@ class Transaction:
             self._key = key or record_key(bound.info.id, 0)
         self._rows += 1
 
-    # --- ending ---------------------------------------------------------------------------------------------
-
     async def commit(self) -> int:
         """Write the rows durably, make them visible, and return the commit_ts (the start_ts if there are no rows).
 

@@ -3,10 +3,9 @@
 PD returns the region of the key and the address of the region's leader. Both are queried each time and not cached,
 because outcomes are rarely needed.
 
-TiKV removes old versions up to PD's GC safepoint, and with them the records of commits. A commit that is found is
-therefore certain. "Rolled back", or no record, is believed only for a transaction that began above the safepoint. The
-safepoint is read after TiKV's answer: whatever TiKV had removed when it answered is at or below the safepoint that PD
-returns afterwards.
+TiKV removes records of commits up to PD's GC safepoint. A commit that is found is certain; "rolled back", or no record,
+is believed only for a transaction that began above the safepoint, which is read after TiKV's answer: whatever TiKV had
+removed when it answered is at or below it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """The timestamps of a cluster: their source, PD or the cluster's own pumps, and requests for many callers at once.
 
-Correctness depends on one guarantee, across all processes: *a later request gets a larger timestamp*. A pump requests T
-and promises that no commit at or below T will arrive. That only holds if a transaction that requests its commit_ts
-later gets more than T.
-
-Handing ranges of timestamps to processes would break the guarantee, even if every timestamp is unique. Example: a
-client holds 100–199; a pump requests, gets T = 200 and resolves 200; then the client commits at 101, below the pump's
-promise, and the transaction is lost (correctness rule 6: no timestamp for later callers).
-
-So timestamps are never kept in reserve. A request is made when callers wait, for exactly as many as wait at that
-moment. Callers that arrive while it is in flight wait for the next request. A timestamp whose caller has gone is
-discarded.
+A later request gets a larger timestamp, over all processes: a pump that got T promises that no commit at or below T
+will arrive. So timestamps are never kept in reserve (correctness rule 6: no timestamp for later callers).
 """
 
 from __future__ import annotations

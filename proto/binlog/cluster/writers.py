@@ -5,9 +5,8 @@
 /tidb-binlog/v1/ddl/schema_version        the newest allocated schema version, decimal
 /tidb-binlog/v1/ddl/global_id             the newest allocated table, database or job id, decimal
 
-A writer's id is random and never reused. Its key is created before the first prewrite that names the id. So if a
-prewrite was read, and a later linearizable read does not find the key, the writer's lease has ended permanently
-(correctness rule 24: writers hold leases).
+A writer's id is random and never reused, and its key is created before the first prewrite that names it: without the
+key, the writer's lease has ended permanently (correctness rule 24: writers hold leases).
 """
 
 from __future__ import annotations

@@ -47,20 +47,16 @@ def open_channel(
 
     Raises ConfigError for another scheme, and for https or unixs without `ssl-ca`.
     """
-    target, credentials = _target(address, security)
-    if credentials is None:
-        return aio.insecure_channel(target, options=list(options))
-    return aio.secure_channel(target, credentials, options=list(options))
+    channel: aio.Channel = _open(aio, address, security, options)
+    return channel
 
 
 def open_blocking_channel(
     address: str, security: Security | None = None, options: Sequence[tuple[str, int | str]] = ()
 ) -> grpc.Channel:
     """Open a channel for use in a thread. See `open_channel`."""
-    target, credentials = _target(address, security)
-    if credentials is None:
-        return grpc.insecure_channel(target, options=list(options))
-    return grpc.secure_channel(target, credentials, options=list(options))
+    channel: grpc.Channel = _open(grpc, address, security, options)
+    return channel
 
 
 def stub_of(channel: Any, file: FileDescriptor, service: str) -> Any:
@@ -80,8 +76,7 @@ def _call(channel: Any, service: str, method: MethodDescriptor) -> Any:
     )
 
 
-def _target(address: str, security: Security | None) -> tuple[str, grpc.ChannelCredentials | None]:
-    """Return the address in gRPC's form, and the credentials if it uses TLS."""
+def _open(library: Any, address: str, security: Security | None, options: Sequence[tuple[str, int | str]]) -> Any:
     scheme, found, rest = address.partition("://")
     credentials = security.grpc_channel_credentials() if security is not None else None
     if found and scheme not in _TLS:
@@ -89,5 +84,6 @@ def _target(address: str, security: Security | None) -> tuple[str, grpc.ChannelC
     if found and _TLS[scheme] and credentials is None:
         raise ConfigError(f"{address} is TLS, but security.ssl-ca is not set")
     target = f"unix:{rest}" if scheme.startswith("unix") and found else (rest if found else address)
-    plain = credentials is None or (found and not _TLS[scheme])
-    return target.rstrip("/"), None if plain else credentials
+    if credentials is None or (found and not _TLS[scheme]):
+        return library.insecure_channel(target.rstrip("/"), options=list(options))
+    return library.secure_channel(target.rstrip("/"), credentials, options=list(options))

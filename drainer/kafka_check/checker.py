@@ -164,8 +164,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Partition:
-    """`offset`: that of the message which is being checked; `since_resolved`: (row, commit_ts, what) of rows above the
-    last resolved event, where repeats are allowed."""
+    """`offset`: of the message being checked; `since_resolved`: (row, commit_ts, what) that may be repeated."""
 
     at: KafkaPartition
     offset: int = -1
@@ -200,8 +199,7 @@ _WHAT: Final = {REMOVES: "removed", ADDS: "put", REMOVES | ADDS: "updated"}
 
 
 class Checker:
-    """Collect violations of the rules. `partitions`: the number of partitions of each topic. `keys`: the key columns of
-    tables whose messages do not name them."""
+    """Collect violations. `partitions`: how many each topic has. `keys`: key columns that messages do not name."""
 
     def __init__(
         self, partitions: Mapping[str, int], promises: Promises | None = None, keys: TableKeys | None = None

@@ -134,8 +134,7 @@ def not_fetched(topic_partition: KafkaPartition, offset: int, event: RowEvent) -
 
 
 class ConsumerCore:
-    """Hold events until they are due. `partitions`: all that are read; `whole`: returns the complete row of an event
-    that has only its handle key, or None to skip it."""
+    """Hold events until they are due. `whole`: completes a row that has only its handle key; None: it is left out."""
 
     def __init__(
         self, partitions: Iterable[KafkaPartition], resume: Resume | None = None, whole: Whole = not_fetched

@@ -71,8 +71,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """The last record that was applied: its file, its begin and end offset in that file (before compression), the
-    CRC-32C of its payload, and its commit_ts."""
+    """The last applied record: its file, begin and end in it before compression, CRC-32C of its payload, commit_ts."""
 
     file_number: int
     begin: int

@@ -47,8 +47,7 @@ _Cells = dict[str, Any]  # by column; each as the message has it
 
 
 class NotPlain(Exception):
-    """Rows cannot be converted from messages to columns directly and must be converted to binlogs first: their table
-    has no key, a column is missing, or a value is invalid."""
+    """Rows must become binlogs first: their table has no key, a column is missing, or a value is invalid."""
 
 
 # What invalid cells and tables raise while arrays are made of them.

@@ -64,8 +64,7 @@ _READ_S: Final = 0.1
 # Reads of each message only what the planner needs: whether it is a row, a DDL or a resolved event, its commit_ts, and
 # a row's table. Rows are decoded by the tasks that apply them. Pure.
 class RowTable(NamedTuple):
-    """Database and name of the table that a row's message names. `version`: the schema version that messages of the
-    protocol Simple name, too; 0 in other protocols."""
+    """The table that a row's message names. `version`: of its schema, in messages of Simple; 0 in other protocols."""
 
     schema: str
     table: str
@@ -80,8 +79,7 @@ class RowHead(NamedTuple):
 
 
 class SchemaHead(NamedTuple):
-    """A message of the protocol Simple that has table schemas: a bootstrap or a DDL message. A DDL message is returned
-    as a SchemaHead and a DdlEvent behind it."""
+    """A message of Simple with table schemas: a bootstrap, or a DDL; of a DDL message a DdlEvent comes behind it."""
 
     message: Reader
 

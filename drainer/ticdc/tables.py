@@ -422,8 +422,7 @@ class TopicHistory:
         return found
 
     async def place(self, event: DdlEvent) -> None:
-        """Find the job of a DDL that was read from a topic. Raises HistoryBroken, and HistoryUnavailable if no source
-        has the job after some seconds."""
+        """Find the job of a DDL that was read. Raises HistoryBroken, HistoryUnavailable if no source has it in time."""
         read = (event.commit_ts, event.query)
         async with self._reading:
             if read in self._read_at:

@@ -55,15 +55,11 @@ class SyncTransaction:
     def __init__(self, inner: Transaction, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
+        self.start_ts = inner.start_ts
         self.insert = inner.insert
         self.insert_many = inner.insert_many
         self.update = inner.update
         self.delete = inner.delete
-
-    @property
-    def start_ts(self) -> int:
-        """See Transaction.start_ts."""
-        return self._inner.start_ts
 
     @property
     def commit_ts(self) -> int | None:

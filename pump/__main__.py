@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -13,6 +12,7 @@ from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # iso
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 from binlog.runtime.config import load_or_exit
+from binlog.runtime.waiting import cancel, is_set_within
 
 from pump.config import PROGRAM, PumpConfig
 from pump.process import Pump
@@ -35,8 +35,7 @@ async def _run(config: PumpConfig) -> int:
     starting = asyncio.ensure_future(pump.start())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        await cancel(starting)
         return 0
     try:
         await starting
@@ -59,8 +58,7 @@ async def _run(config: PumpConfig) -> int:
 
 async def _ended(signalled: asyncio.Event) -> bool:
     """Return whether a signal has arrived before a restart. A signal that arrives after this ends the process."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(signalled.wait(), SIGNAL_WAIT_S)
+    await is_set_within(SIGNAL_WAIT_S, signalled)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.remove_signal_handler(number)

@@ -26,6 +26,7 @@ from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.waiting import cancel
 from binlog.topic.message import topic_name
 
 from pump.cluster.election import Election
@@ -51,13 +52,6 @@ GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
 SPACE_INTERVAL_S = 3.0
 
 _log = get_logger("pump")
-
-
-async def cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Pump:

@@ -21,6 +21,7 @@ from binlog.cluster.timestamp import cluster_id
 from binlog.errors import BinlogError
 from binlog.runtime.fields import UpstreamSection
 from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.waiting import is_set_within
 
 from pumpclient.errors import ClientClosed, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
@@ -219,9 +220,7 @@ class PumpsClient:
         """Probe suspended pumps when they are due. While no pump is available, probe all of them repeatedly."""
         last_s = -self.limits.detect_soonest_s
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self.limits.detect_s, self._pool.next_probe_s())):
-                    await self._writer.suspended.wait()
+            await is_set_within(min(self.limits.detect_s, self._pool.next_probe_s()), self._writer.suspended)
             self._writer.suspended.clear()
             self._writer.report_expired()
             await asyncio.sleep(max(0.0, last_s + self.limits.detect_soonest_s - time.monotonic()))

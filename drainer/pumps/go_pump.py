@@ -28,6 +28,7 @@ from binlog.pb import pump_pb2
 from binlog.runtime.channel import keepalive, stub_of
 from binlog.runtime.log import Outage, get_logger
 from binlog.runtime.security import Security
+from binlog.runtime.waiting import is_set_within
 
 from drainer.pumps.client import MISSED_TIMEOUT_S, SILENCE_MAX_S, Missed, aio_channel, ended_early, translate
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
@@ -202,9 +203,7 @@ class FollowedPump(ABC):
             self._resolved_ts = after_ts
             self._has_result.clear()
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._answer_s):
-                    await self._has_result.wait()
+            await is_set_within(self._answer_s, self._has_result)
         binlogs = self._binlogs.all()
         if len(binlogs) and binlogs["commit_ts"][0] <= after_ts:
             self._binlogs.keep(binlogs[np.searchsorted(binlogs["commit_ts"], np.uint64(after_ts), side="right") :])
@@ -264,12 +263,7 @@ class FollowedPump(ABC):
         """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
         pump is alive."""
         self._room.clear()
-        try:
-            async with asyncio.timeout(self._silence_max_s):
-                await self._room.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._silence_max_s, self._room)
 
     def _add(self, payload: bytes, found: envelope.Envelope) -> None:
         """Add a binlog that is no fake."""

@@ -35,6 +35,7 @@ from binlog.runtime.http import StatusServer
 from binlog.runtime.listener import Listener
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
+from binlog.runtime.waiting import cancel
 
 from drainer.apply.batch_planner import Sizes
 from drainer.apply.distributed import Cut
@@ -317,9 +318,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
             raise _StoppedEarly
         return working.result()
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        await cancel(working, stopping)
 
 
 async def _position(open_: Callable[[], Position], destination: AnySink, stop: asyncio.Event) -> Position:
@@ -415,13 +414,13 @@ async def _drain(
         await node.register()
         stack.push_async_callback(node.move, Event.DRAINED)
         heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
-        stack.push_async_callback(_end, heartbeats)
+        stack.push_async_callback(cancel, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.move(status.asked or Event.PAUSE))
         stack.callback(setattr, status, "phase", "stopping")
         if await spark.start():
             if config.spark.class_archive:
-                stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
+                stack.push_async_callback(cancel, asyncio.ensure_future(make_where_missing()))
             say = _say_running(config, opening, pipeline, status)
             leading = upstream.candidate.stay_first() if config.standby else asyncio.Future[None]()
             await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status), verifier.run(), say)
@@ -518,7 +517,7 @@ async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
         await cistern.start(config.addr)
         if config.metrics_addr and config.metrics_interval:
             pushing = metrics.push(config.metrics_addr, config.identity(), interval_s=config.metrics_interval)
-            stack.push_async_callback(_end, asyncio.create_task(pushing, name="metrics"))
+            stack.push_async_callback(cancel, asyncio.create_task(pushing, name="metrics"))
         yield
 
 
@@ -531,11 +530,6 @@ async def _watch(pumps: PumpSet, status: Status) -> None:
             await asyncio.sleep(OBSERVE_S)
 
 
-async def _end(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
     """Wait until `stop` is set or one of the works ends; raise its error."""
     tasks = [asyncio.ensure_future(work) for work in works]
@@ -545,6 +539,4 @@ async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
         for task in done - {stopping}:
             await task
     finally:
-        for task in (*tasks, stopping):
-            task.cancel()
-        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        await cancel(*tasks, stopping)

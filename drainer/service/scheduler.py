@@ -15,6 +15,7 @@ from functools import partial
 
 from binlog.errors import BinlogError, PumpUnavailable
 from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.waiting import is_set_within
 
 from drainer.apply.batch_planner import (
     Ask,
@@ -234,7 +235,7 @@ class Scheduler:
                 return plan
             if time.monotonic() >= end:
                 return None
-            await self._pause(pause_s)
+            await is_set_within(pause_s, self._stopping)
         await asyncio.sleep(LONG_POLL_S)
         return None
 
@@ -462,13 +463,6 @@ class Scheduler:
             outage.failed(why=str(error))
         watermark_state.held_back, watermark_state.held_by = str(error), error.node_id
         watermark_state.held_since = since or watermark_state.held_since or time.time()
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
 
 
 def _has_none(plan: PlannedBatch) -> bool:

@@ -28,6 +28,7 @@ from binlog.cluster.timestamp import BOUND_KEY, LEADER_KEY
 from binlog.cluster.tso import LOGICAL_MAX, boot_clock_s, compose, format_local, physical_ms
 from binlog.errors import EtcdError, LeaseExpired
 from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.waiting import cancel, is_set_within
 
 from pump.errors import AbsurdBound, NotLeader
 
@@ -176,7 +177,7 @@ class Election:
             if self.boot_s() > deadline_s:
                 raise NotLeader(f"{self._address} cannot raise the bound in etcd")
             self._raised.clear()
-            await _wait(self._raised, POLL_S)
+            await is_set_within(POLL_S, self._raised)
 
     def _why_not(self) -> str:
         """Return the text of NotLeader. The leader's key in etcd may hold this pump's own address: it was written by an
@@ -275,9 +276,7 @@ class Election:
             self._term.end()
             self._term_start = None
             self.leader = ""
-            for task in (keeper, raiser):
-                task.cancel()
-            await asyncio.gather(keeper, raiser, return_exceptions=True)
+            await cancel(keeper, raiser)
         _log.warning("this pump no longer allocates timestamps", address=self._address)
 
     def _log_ts(self, bound: KV | None) -> int:
@@ -311,7 +310,7 @@ class Election:
     async def _keep_bound(self) -> None:
         outage = Outage(_log, "cannot raise the bound", "the bound is raised again")
         while True:
-            await _wait(self._raise_wanted, POLL_S)
+            await is_set_within(POLL_S, self._raise_wanted)
             self._raise_wanted.clear()
             with outage.catching(EtcdError):
                 await self._raise_bound()
@@ -341,13 +340,6 @@ class Election:
                 raise EtcdError("another pump leads")
         self._allocator.granted(wanted_ms)
         self._raised.set()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most `seconds`. Not `wait_for`, which may swallow a cancellation in Python 3.11."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def _bound_ms(text: bytes) -> int:

@@ -12,6 +12,7 @@ from functools import partial
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
 from binlog.runtime.log import Outage, get_logger
+from binlog.runtime.waiting import is_set_within
 
 from pump.errors import NoSuchBinlog, Stopping, TooLarge
 from pump.index.leveldb import Index
@@ -181,10 +182,7 @@ class WritePath:
         end_s = time.monotonic() + deadline_s
         while not reached():
             self._drained.clear()
-            try:
-                async with asyncio.timeout(max(0.0, end_s - time.monotonic())):
-                    await self._drained.wait()
-            except TimeoutError:
+            if not await is_set_within(max(0.0, end_s - time.monotonic()), self._drained):
                 return reached()
         return True
 

@@ -19,6 +19,7 @@ from binlog.cluster.etcd import Etcd
 from binlog.cluster.timestamp import TimestampSource
 from binlog.runtime.log import get_logger
 from binlog.runtime.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.waiting import is_set_within
 
 from pumpclient.client import PumpsClient
 from pumpclient.errors import ClientClosed, CommitUndelivered
@@ -218,9 +219,7 @@ class UnderWay:
 
     async def ended(self, wait_s: float) -> bool:
         """Wait up to `wait_s` seconds until all open calls have ended. Return whether they have."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._idle.wait()
+        await is_set_within(wait_s, self._idle)
         return not len(self)
 
     def cancel(self) -> int:

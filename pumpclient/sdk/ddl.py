@@ -27,6 +27,7 @@ from binlog.cluster.writers import JOB_BYTES_MAX, PublishedJobs, key_of_version
 from binlog.errors import BinlogError, EtcdError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
+from binlog.runtime.waiting import cancel
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.key import meta_hash_key
 from binlog.tidb.types import SchemaState
@@ -190,10 +191,7 @@ class DdlRunner:
 
     async def abandon(self) -> None:
         """Stop statements that are being published. After the writer's lease, the pumps settle them by their jobs."""
-        rests = list(self._rests)
-        for rest in rests:
-            rest.cancel()
-        await asyncio.gather(*rests, return_exceptions=True)
+        await cancel(*self._rests)
 
     async def _publish(self, job: Job, held: list[Compare]) -> bool:
         key, text = key_of_version(job.schema_version), job.dump()

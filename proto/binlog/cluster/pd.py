@@ -18,6 +18,7 @@ from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
 from binlog.pb import pdpb_pb2
 from binlog.runtime.channel import keepalive, open_channel, stub_of
 from binlog.runtime.security import Security
+from binlog.runtime.waiting import cancel
 
 REQUEST_TIMEOUT_S = 3.0
 COUNT_MAX = 1 << (LOGICAL_BITS - 1)
@@ -76,9 +77,7 @@ async def ask_first(urls: Sequence[str], security: Security | None = None) -> Al
             except (TimestampUnavailable, NotPD) as error:
                 failures.append(error)
     finally:
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await cancel(*asked)
     for failure in failures:
         if isinstance(failure, NotPD):
             raise failure

@@ -33,8 +33,7 @@ def names_of(column_type: ColumnType) -> Callable[[int], str]:
 
 
 def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:
-    """Convert a complete column, also of binary strings, to a `binary` array. Each distinct ENUM or SET is converted
-    once."""
+    """Convert a column, also of binary strings, to a `binary` array. Each distinct ENUM or SET is converted once."""
     type_class = column_type.type_class
     if type_class is TypeClass.BYTES:
         return array

@@ -229,8 +229,7 @@ TABLES_MAX: Final = 4096
 
 
 class CompiledTables(Generic[T]):
-    """Caches compiled tables by `Table.key`, or a key that contains it. It is not pickled: a pickled cache is restored
-    empty."""
+    """Caches compiled tables by `Table.key`, or a key that contains it. A pickled cache is restored empty."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, T] = {}
@@ -261,8 +260,7 @@ class DdlScope(Enum):
 
 
 class Message(NamedTuple):
-    """One Kafka record. `rows`: the number of row changes in it. `commit_ts`: of the last row change, or of the
-    event."""
+    """One Kafka record. `rows`: how many row changes it has. `commit_ts`: of the last of them, or of the event."""
 
     key: bytes | None
     value: bytes | None
@@ -323,8 +321,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """Return the messages that every partition of `ddl_scope` gets, in this order. Empty if the protocol has no
-        such message."""
+        """Return the messages that every partition of `ddl_scope` gets, in order. Empty if the protocol has none."""
 
     def resolved(self, commit_ts: int) -> list[Message]:
         """Return the messages that every partition gets. Empty if the protocol has none."""
@@ -411,8 +408,7 @@ def _chunk(parts: Sequence[EncodedColumns], chosen: Ints | None, size: int) -> C
 
 
 def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes | None]:
-    """Return the values of all columns, concatenated and then reordered: `order` holds the index of each value to
-    return."""
+    """Return the values of all columns, concatenated and then in the order of the indexes `order`."""
     if order is None:
         found: list[bytes | None] = columns[0].to_pylist()
         return found
@@ -446,8 +442,7 @@ class TableEncoder(ABC):
 
     @abstractmethod
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """Encode each row, in the order of `changes`, as consecutive parts. Raises EncodeError naming table, column and
-        commit_ts."""
+        """Encode each row, in order, as consecutive parts. Raises EncodeError naming table, column and commit_ts."""
 
     def encode_joinable(self, changes: RowChanges) -> list[EncodedColumns]:
         """Encode rows whose transactions may have other rows in their partition; see Encoder.joins_transactions."""

@@ -48,8 +48,7 @@ def loads(data: bytes) -> Any:
 
 
 def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
-    """Parse a message that is one JSON object. `what`: the message's name in errors; `how`: its compression. Raises
-    MessageError."""
+    """Parse a message of one JSON object. `what`: its name in errors; `how`: its compression. Raises MessageError."""
     if value is None:
         raise MessageError(f"{what}: no value")
     value = decompress(value, how)
@@ -106,8 +105,7 @@ class Reader:
         raise MessageError(f"{self.where}: {name} is {shown}, {expected} is expected")
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a string. `default`: returned if the member is absent or null; None means that the member is
-        required."""
+        """Return a string. `default`: returned if the member is absent or null; None: the member is required."""
         found = self.document.get(name)
         if found is None and default is not None:
             return default

@@ -304,8 +304,7 @@ def old_fragments(
     changes: RowChanges, fragments: Sequence[Fragment], column_indexes: Sequence[int], new: Sequence[Any]
 ) -> list[Any]:
     """Convert the columns of the old image of updates, as `fragments_of` does. `new`: the result of `fragments_of` for
-    the new image. A column whose old and new values are equal in all rows is copied from `new` instead of being
-    converted again."""
+    the new image. A column whose old and new values are equal in all rows is copied from `new`."""
     old, image = changes.old, changes.new
     assert old is not None and image is not None
     return [
@@ -315,8 +314,7 @@ def old_fragments(
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Return whether all values are identical. Floats are compared bit by bit, because 0 and -0 are equal but have
-    different texts."""
+    """Return whether all values are identical. Floats are compared by bits: 0 and -0 are equal but have other texts."""
     if pa.types.is_floating(old.type):
         old, new = old.view(pa.int64()), new.view(pa.int64())
     alike: bool = old.equals(new)

@@ -69,8 +69,7 @@ _TRIED: Final = "drainer-may-write"
 
 
 class DirectoryStore(ClaimStore):
-    """Stores objects in a directory of this machine or of a mounted file system. The first write creates the
-    directory."""
+    """Stores objects in a directory of this machine or of a mounted file system, which the first write creates."""
 
     def __init__(self, path: Path, address: str) -> None:
         super().__init__(address)
@@ -207,9 +206,8 @@ def message_bytes_max(topic_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LargeMessages:
-    """Replaces messages that are too large for a topic. `message_bytes_max`: the topic's limit. `changefeed`:
-    part of the names of claims, which stay the same when a row is sent again. `store`: where claim checks are
-    stored."""
+    """Replaces messages that are too large for a topic. `message_bytes_max`: the topic's limit. `changefeed`: part of
+    the names of claims, which stay the same when a row is sent again. `store`: of claims."""
 
     encoder: Encoder
     options: ProtocolOptions
@@ -296,8 +294,7 @@ def _shown(value: object) -> str:
 
 def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:
     """Return the name of the claim for one change of one row. A change that is sent again gets the same name, so that
-    no attempt leaves an unreferenced file. The name has the format of TiCDC's names, which are random: a UUID and
-    `.json`."""
+    no attempt leaves an unreferenced file. The format is that of TiCDC's random names: a UUID and `.json`."""
     table = changes.table
     keys = [
         [image[index][at].as_py() for index in table.handle]

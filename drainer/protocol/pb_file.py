@@ -146,8 +146,7 @@ def records(path: Path, *, is_last: bool = False, skipped: Skipped | None = None
 
 
 def _opened(raw: BinaryIO, stack: ExitStack) -> Any:
-    """Return the content of a compressed file. Also unpacks a file that was put into a tar archive before
-    compression."""
+    """Return the content of a compressed file, also of one that was put into a tar archive before."""
     plain = stack.enter_context(gzip.GzipFile(fileobj=raw))
     try:
         start = plain.peek(len(MAGIC_BYTES))[: len(MAGIC_BYTES)]
@@ -263,9 +262,8 @@ class _Reader:
 
 
 def sorted_files(directory: Path, parse: Callable[[str], FileName | None]) -> list[FileName]:
-    """Return the files of records, ordered by number. If a file exists both compressed and not, the uncompressed one is
-    returned: its compression is not complete, or it is about to be removed. Raises OSError if the directory cannot be
-    read."""
+    """Return the files of records, ordered by number. Of one that is there both compressed and not, the uncompressed
+    one is returned: its compression is not complete, or it is about to be removed. Raises OSError."""
     found: dict[int, FileName] = {}
     for path in sorted(directory.iterdir()):
         name = parse(path.name)
@@ -321,9 +319,8 @@ _TYPES: Final = {Kind.INSERT: b"\x18\x00", Kind.UPDATE: b"\x18\x01", Kind.DELETE
 
 
 class EventEncoder:
-    """Encodes rows of one version of a table. `columns`: name and type of each column, in the order of the images.
-    Values of inserts and deletes are in the field `value`. Updates have the old value in `value` and the new one in
-    `changed_value`."""
+    """Encodes rows of one version of a table. `columns`: name and type of each, in the order of the images. Inserts and
+    deletes have their values in the field `value`, updates the old one there and the new one in `changed_value`."""
 
     def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, ColumnType]], zone: tzinfo) -> None:
         self._table = f"`{schema}`.`{table}`"
@@ -421,8 +418,7 @@ class FileBinlog:
 
 
 def decode(payload: bytes) -> FileBinlog:
-    """Parse a payload. Values are only decoded when they are requested. Raises MessageError if the payload is not a
-    Binlog."""
+    """Parse a payload. Values are decoded when they are requested. Raises MessageError if it is not a Binlog."""
     binlog = pb.Binlog()
     try:
         binlog.ParseFromString(payload)

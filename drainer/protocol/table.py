@@ -91,9 +91,8 @@ class ColumnFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `column_type`: the type of its values, which is the type under which the row was written. It differs
-    from `info.type` if the column's type was changed after the row was written. `info`: the column's current
-    definition."""
+    """One column. `column_type`: the type under which the row was written, which is that of its values. It differs from
+    `info.type` if the column's type was changed since. `info`: the current definition."""
 
     name: str
     column_type: ColumnType
@@ -138,8 +137,7 @@ class Table:
 
     @cached_property
     def is_keyed(self) -> bool:
-        """Return whether a key identifies the table's rows upstream, even if messages do not have the columns of this
-        key."""
+        """Return whether a key identifies the table's rows upstream, even if messages do not have its columns."""
         return handle_index(self.info) is not None
 
     @cached_property

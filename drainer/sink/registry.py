@@ -94,8 +94,7 @@ def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
 
 
 def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySettings) -> Replayer:
-    """reparo's destination, not opened yet. `values`: settings of any kind, of which it takes its own. Raises
-    ConfigError."""
+    """reparo's destination, not opened yet. `values`: of any kind, of which it takes its own. Raises ConfigError."""
     able = [name for name, one in KINDS.items() if one.replay]
     if db_type not in able:
         raise ConfigError(f"dest-type {db_type!r}: must be print or one of {', '.join(able)}")
@@ -111,8 +110,7 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
 
 
 def consumer_replayer(text: str, zone: str = "UTC") -> Replayer:
-    """Return the destination of `kafka-consumer --to`, not opened yet. `zone`: that of TIMESTAMPs in messages. Raises
-    ConfigError."""
+    """Return the destination of `kafka-consumer --to`, not opened yet. `zone`: of TIMESTAMPs. Raises ConfigError."""
     from drainer.sink.replay import consumer_settings
 
     scheme, _, rest = text.partition(":")

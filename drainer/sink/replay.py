@@ -91,8 +91,7 @@ def replayed(event: DdlEvent, *, may_exist: bool = False, where: str = "") -> Re
 
 
 def _is_of_temporary_table(query: str) -> bool:
-    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
-    topics."""
+    """Return whether the statement creates or drops a GLOBAL TEMPORARY table: TiDB's own, without rows in topics."""
     words = list(tokens(query))[:3]
     return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")
 

@@ -24,8 +24,7 @@ BUCKETS: Final = 1 << 16  # by the hash of the key
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """`keys`, `rows`: binary arrays of one length. Of a table without a key (rule 9: what may be folded) the key is the
-    row."""
+    """`keys`, `rows`: binary arrays of one length. Without a key (rule 9: what may be folded) the key is the row."""
 
     keys: Any
     rows: Any
@@ -109,16 +108,14 @@ class DestinationSnapshot(Protocol):
         ...
 
     def record(self, found: Sequence[Verification], known: Container[int]) -> None:
-        """Store comparisons in the destination, and forget those of tables whose id is not `known`. Raises
-        DestinationError."""
+        """Store comparisons, and forget those of tables whose id is not `known`. Raises DestinationError."""
         ...
 
     def close(self) -> None: ...
 
 
 def settled(store: SqlPositionStore) -> Stored:
-    """The position at which all rows are. Raises PositionMoved while they are on the way to the next one, and
-    DestinationRefused."""
+    """The position at which all rows are. Raises PositionMoved while they are on the way, and DestinationRefused."""
     stored = store.read()
     if stored is None:
         raise DestinationRefused(f"{store.label}: it has no position, so nothing has been applied yet")

@@ -177,8 +177,7 @@ class Record:
         return {f.name: ColumnValue(_converted(f, found[f.name]), type_name=f.type_name) for f in self.fields}
 
     def verify(self, found: Mapping[str, Any], image: Image, zone: tzinfo) -> None:
-        """Compare the row's checksum, if it has one, with the checksum of its values. Raises MessageError if they
-        differ."""
+        """Raise MessageError if the row has a checksum that differs from that of its values."""
         said = found.get(CHECKSUM)
         if not said:
             return
@@ -260,8 +259,7 @@ _RESOLVED_BYTES: Final = 9
 
 class AvroDecoder:
     """Decodes Avro. Names of tables, databases and columns are those of the schemas, in which `_` replaces characters
-    that Avro's names do not have. Each schema is requested only once. The checksum of a row is verified if the row has
-    one."""
+    that Avro's names do not have. Each schema is requested once. A row's checksum, if it has one, is verified."""
 
     def __init__(self, options: ProtocolOptions, schemas: Callable[[int], str] | None = None) -> None:
         """`schemas`: returns the text of the schema of an id, or raises LookupError. Without it only watermark and DDL

@@ -52,14 +52,12 @@ class AvroEncoder(OneRowMessages):
         return AvroEncoder(self.options, ids)
 
     def required_schemas(self, topic: str, table: Table) -> list[RequiredSchema]:
-        """Return the schemas that must be registered before rows of this table can be encoded for this topic: the key's
-        schema, if the table has a handle key, and the value's. Raises EncodeError if two names of the table are the
-        same in Avro."""
+        """Return the key's schema, if the table has a handle key, and the value's. Raises EncodeError if two names of
+        the table are the same in Avro."""
         return required_of(table_schemas(table, self.options), self.options, topic)
 
     def table(self, table: Table, topic: str = "") -> TableEncoder:
-        """Return the table's encoder. Names of subjects may contain the topic. Raises EncodeError as
-        `required_schemas`."""
+        """Names of subjects may contain the topic. Raises EncodeError as `required_schemas`."""
         return self._tables.get((topic, table.key), lambda: AvroTableEncoder(table, self.options, self.ids, topic))
 
     def ddl(self, ddl: Ddl) -> list[Message]:

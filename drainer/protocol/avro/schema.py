@@ -107,14 +107,12 @@ def _tidb_type(column_type: ColumnType) -> str:
 
 
 def allowed_text(names: tuple[str, ...]) -> str:
-    """Return the names of an ENUM or SET as one text. Only commas inside names are escaped, so this is all that
-    `allowed_names` can undo."""
+    """Join the names of an ENUM or SET. Only commas inside names are escaped: `allowed_names` can undo no more."""
     return ",".join(name.replace(",", "\\,").replace("\\'", "'").replace("''", "'") for name in names)
 
 
 def allowed_names(text: str) -> tuple[str, ...]:
-    """Split `allowed_text` into names. An empty text may stand for no name or for one empty name; the result is one
-    empty name."""
+    """Split `allowed_text` into names. An empty text, which may stand for no name, too, is one empty name."""
     return tuple(name.replace("\0", ",") for name in text.replace("\\,", "\0").split(","))
 
 
@@ -260,8 +258,7 @@ _TIME_FIELDS: Final[tuple[dict[str, object], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column. `null_first`: whether null is the first branch of a nullable column's union; None if the type is not
-    a union."""
+    """One column. `null_first`: whether null is the first branch of a nullable column's union; None: it is no union."""
 
     name: str
     type: AvroType

@@ -1,5 +1,4 @@
-"""Decodes Canal-JSON: TiCDC's, with and without its extension, and Canal's own, whose messages may have several
-rows."""
+"""Decodes Canal-JSON: TiCDC's, with and without its extension, and Canal's own, which may have several rows."""
 
 from __future__ import annotations
 

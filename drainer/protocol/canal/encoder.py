@@ -179,8 +179,7 @@ WATERMARK: Final = "TIDB_WATERMARK"
 
 
 class CanalEncoder(OneRowMessages):
-    """Encodes Canal-JSON. A DDL goes only to the first partition of its topic, so that a reader of several partitions
-    applies it once."""
+    """Encodes Canal-JSON. A DDL goes only to the first partition of its topic: a reader of several applies it once."""
 
     name = "canal-json"
     ddl_scope = DdlScope.FIRST_PARTITION

@@ -96,8 +96,7 @@ def _text(array: Any) -> Any:
 
 
 def _whole(array: Any) -> Any:
-    """Convert integers. An unsigned BIGINT above 2^63-1 becomes negative: Connect's int64 cannot express it
-    otherwise."""
+    """Convert integers. An unsigned BIGINT above 2^63-1 becomes negative, because Connect has only int64."""
     return _text(array.view(pa.int64()) if array.type == pa.uint64() else array)
 
 

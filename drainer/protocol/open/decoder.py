@@ -36,8 +36,7 @@ _TEXTS: Final = frozenset({7, 10, 11, 12, 14, 225, 245, 246})
 
 
 def image(row: Reader, *, base64_text: bool) -> dict[str, ColumnValue]:
-    """Convert an image. `base64_text`: CHAR and VARCHAR are base64, as in an old document of the protocol. Raises
-    MessageError."""
+    """Convert an image. `base64_text`: CHAR and VARCHAR are base64, as in an old document. Raises MessageError."""
     return {name: _column(row.needed(name), base64_text) for name in row.document}
 
 

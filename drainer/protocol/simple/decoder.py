@@ -1,5 +1,4 @@
-"""Decodes Simple's JSON and Avro. The decoder keeps the table schemas that it has read, because rows do not contain
-types."""
+"""Decodes Simple's JSON and Avro. Keeps the table schemas that it has read, because rows do not contain types."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class SimpleDecoder:
         self._schemas: dict[_Version, Columns] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        """Decode one message. Raises SchemaUnknown, which is a MessageError, for a row whose schema has not been read
-        yet."""
+        """Decode one message. Raises SchemaUnknown, a MessageError, for a row whose schema has not been read yet."""
         message = self.parse(value)
         if message.integer("version") != VERSION:
             message.wrong("version", str(VERSION))
@@ -162,8 +160,7 @@ def _timestamp(value: Mapping[str, object]) -> str:
 
 @lru_cache(1024)
 def value_of(mysql_type: str) -> Callable[[Any], Value]:
-    """Return what converts the values of a column of this type in JSON. Each raises ValueError, TypeError or
-    AttributeError."""
+    """Return what converts values of this type in JSON. Each raises ValueError, TypeError or AttributeError."""
     return _timestamp if mysql_type == "timestamp" else of_text(mysql_type, _binary)
 
 
@@ -173,8 +170,7 @@ def _native(mysql_type: str) -> Callable[[Any], Value]:
 
 
 def _native_value(mysql_type: str, value: object) -> Value:
-    """Convert a value of Avro. A TIMESTAMP is a record. So is a BIGINT UNSIGNED, whose number is negative above
-    2^63-1."""
+    """Convert a value of Avro. A TIMESTAMP is a record. So is a BIGINT UNSIGNED, negative above 2^63-1."""
     if isinstance(value, dict):
         inner = value.get("value")
         return inner & UINT64_MAX if isinstance(inner, int) else str(inner)

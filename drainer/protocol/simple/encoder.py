@@ -74,8 +74,7 @@ def table_schema(table: Table, *, of_avro: bool) -> Document:
 
 
 def _column(column: ColumnInfo, *, of_avro: bool) -> Document:
-    """Describe a column. JSON leaves out what is 0, false or empty of a type, Avro what its kind of type does not
-    have."""
+    """Describe a column. JSON leaves out what is 0, false or empty, Avro what its kind of type does not have."""
     kind, name, default = column.type, column.type.mysql_name, column.default
     described: Document = {
         "mysqlType": name,
@@ -269,8 +268,7 @@ class SimpleEncoder(OneRowMessages):
         return self._tables.get(table.key, lambda: made(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """Encode a DDL. A dropped table is described as it was before. A DDL of a database has the database's name
-        instead."""
+        """Encode a DDL. A dropped table is described as it was before; a DDL of a database has the database's name."""
         table = ddl.after
         if table is None and ddl.type_code == ActionType.DROP_TABLE:
             table = ddl.before

@@ -39,8 +39,7 @@ _HOUR_S: Final = 3600.0
 @dataclass(eq=False)
 class Housekeeping:
     """One thread that works when it is woken: when a file has become complete, otherwise once an hour (`D-FO-03`).
-    Errors are logged and the work is tried again. Committed data does not depend on it. `clock_s`: seconds since
-    1970."""
+    Errors are logged and the work is tried again; no committed data depends on it. `clock_s`: seconds since 1970."""
 
     directory: Path
     format: RecordFiles
@@ -54,8 +53,7 @@ class Housekeeping:
         self._last: tuple[int, float] | None = None
 
     def wake(self, current_number: int) -> None:
-        """Start the work, if it is due. Files with a number below `current_number` are complete. Returns
-        immediately."""
+        """Start the work, if it is due, and return. Files with a number below `current_number` are complete."""
         now = self.clock_s()
         if self._last is not None and self._last[0] == current_number and now - self._last[1] < _HOUR_S:
             return
@@ -227,8 +225,7 @@ class Appender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the files. Data that `finish` has not synced is not needed, so an error while closing must not hide
-        another error."""
+        """Close the files. An error must not hide another one: data that `finish` has not synced is not needed."""
         for file in self._open.values():
             with suppress(OSError):
                 file.close()
@@ -309,14 +306,12 @@ def slot_of_table(schema: str, table: str, slots: int) -> int:
 
 
 def table_of(step: Ddl) -> tuple[str, str]:
-    """Return (database, table) under which a DDL is filed: the first table that it touches, or (database, "") for a DDL
-    on a database."""
+    """Return (database, table) under which a DDL is filed: the first table that it touches, or (database, "")."""
     return next(iter(step.touched_names), (step.schema, ""))
 
 
 class FileFormat(ABC):
-    """One kind of files. `kind`: the db-type; `mode`: the permissions of a file; `stored_generated`: see
-    base.ChangeSink."""
+    """One kind of files. `kind`: the db-type; `mode`: a file's permissions; `stored_generated`: see base.ChangeSink."""
 
     kind: str
     slotting: ByTable
@@ -382,8 +377,7 @@ class RecordFiles(FileFormat):
     @abstractmethod
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         """Convert or compress a complete file. Called once for each file, and again if it was interrupted at any point.
-        `stopped`: returns True if the drainer is ending, and the work should be left for the next start. Raises
-        OSError."""
+        `stopped`: whether the drainer is ending, which leaves the work to the next start. Raises OSError."""
 
     @abstractmethod
     def kept(self, directory: Path) -> Iterable[Path]:

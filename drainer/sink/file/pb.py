@@ -99,8 +99,7 @@ def _first_ts(file: Path) -> int:
 
 
 def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
-    """Compress a file, sync the result and give it the original's modification time. Return False, and leave no file,
-    if stopped."""
+    """Compress and sync a file, with the original's modification time. Return False, and leave no file, if stopped."""
     with file.open("rb") as source, into.open("wb") as raw:
         with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
             while data := source.read(_STEP):

@@ -125,8 +125,7 @@ class FileSink:
         return position
 
     def _check_empty(self) -> None:
-        """Raise DestinationRefused if there are files without a position: they must be neither truncated nor
-        continued."""
+        """Raise DestinationRefused if files have no position: they must be neither truncated nor continued."""
         there = self._files.found() if self._files.directory.is_dir() else iter(())
         found = next((path for path, _, _ in there), None)
         if found is not None:
@@ -228,8 +227,7 @@ class FileSink:
             self._position = None
 
     def _check(self, after_ts: int, until_ts: int) -> None:
-        """Check epoch and position before anything is appended, so that another drainer's files are not changed. Raises
-        Fenced and PositionMoved."""
+        """Check epoch and position before another drainer's files could be changed. Raises Fenced and PositionMoved."""
         with self._opened().transaction() as store:
             stored = store.read()
             wanted = (self._epoch, after_ts, None)

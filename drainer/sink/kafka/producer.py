@@ -95,8 +95,7 @@ _REFUSED: Final = {
 
 
 class ProducerLost(DestinationError):
-    """This producer has failed and must be replaced. Whether its transaction was committed must be read from the
-    control topic."""
+    """This producer has failed and must be replaced. The control topic shows whether its transaction was committed."""
 
 
 class ProducerFenced(ProducerLost):
@@ -159,8 +158,7 @@ class _Unacknowledged:
         self._bytes += size
 
     def bytes(self, left: int) -> int:
-        """Return the bytes of the chunks that are not completely acknowledged, while `left` messages are not
-        acknowledged."""
+        """Return the bytes of the chunks that are not completely acknowledged while `left` messages are not."""
         while self._chunks and self._messages - self._chunks[0][0] >= left:
             messages, size = self._chunks.popleft()
             self._messages -= messages

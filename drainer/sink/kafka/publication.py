@@ -93,8 +93,7 @@ class Publication:
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
     def part_rows(self, part: OrderedPart) -> Iterator[Outgoing]:
-        """Yield the messages of a part by partition. Raises EncodeError, MessageTooLarge, DispatchError,
-        DecodeError."""
+        """Yield a part's messages by partition. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
         routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
         return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 

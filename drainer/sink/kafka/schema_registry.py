@@ -195,8 +195,7 @@ _SCHEMA_SHOWN: Final = 4_000  # characters of a schema in an error
 
 
 class SchemaRefused(DestinationRefused):
-    """The registry does not take a schema. Its own words say, as a rule, which rule of compatibility the schema
-    breaks."""
+    """The registry does not take a schema. Its own words say, as a rule, which rule of compatibility it breaks."""
 
 
 class SchemaRegistry:

@@ -123,8 +123,7 @@ class KafkaSlotWriter:
         return bool(self.ends) and kept.end >= 0 and kept.marked != self.intent and kept.end != self.ends[1 + slot]
 
     def _end_behind(self, slot: int) -> int:
-        """Return the end offset of the slot's partition after this attempt's mark and its commit marker; -1: not
-        known."""
+        """Return where the slot's partition ends after this attempt's mark and its commit marker; -1: not known."""
         return self.ends[1 + slot] + _MARK_OFFSETS if self.ends and self.config.exactly_once else -1
 
     def _abort(self, producer: Producer) -> None:
@@ -197,8 +196,7 @@ class KafkaSlotWriter:
         return self.config.brokers, self.config.control_topic, self.epoch, slot
 
     def _taken(self, slot: int) -> _Kept | None:
-        """Take the slot's kept producer out of the cache, so that a concurrent attempt in this process opens its
-        own."""
+        """Take the slot's kept producer out of the cache: a concurrent attempt in this process opens its own."""
         with _lock:
             return _kept.pop(self._key(slot), None)
 

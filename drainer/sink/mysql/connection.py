@@ -362,8 +362,7 @@ class ServerSession:
             yield from blocks
 
     def show(self, what: bytes) -> list[tuple[str | None, ...]]:
-        """The rows of a SHOW as texts. A BINARY default may stand in them as it is: bytes that are no text become
-        escapes."""
+        """The rows of a SHOW as texts. Bytes that are no text, such as those of a BINARY default, become escapes."""
         self._connection.use_unicode = False
         try:
             rows = self.query(b"SHOW " + what)
@@ -470,8 +469,7 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
 
 
 def _probe(connection: pymysql.connections.Connection[Any]) -> None:
-    """Detect within two minutes that the server has disappeared without closing the connection; the kernel's default is
-    two hours."""
+    """Detect within two minutes that the server has disappeared silently; the kernel's default is two hours."""
     raw = connection._sock  # type: ignore[attr-defined]
     if isinstance(raw, socket.socket) and raw.family in (socket.AF_INET, socket.AF_INET6):
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
@@ -495,8 +493,7 @@ def _prepare(session: ServerSession, config: ServerConfig, idle_s: int) -> None:
 
 
 def _set_known(session: ServerSession, variables: Iterable[Variable]) -> None:
-    """Set the variables that this version of the server has. Values that it did not accept are found when they are read
-    back."""
+    """Set the variables that this server has. Values that it did not accept are found when they are read back."""
     for name, value, _ in variables:
         try:
             session.execute(f"SET SESSION {name}={value}".encode())

@@ -50,9 +50,8 @@ def lock_name(*parts: object) -> str:
 
 @contextlib.contextmanager
 def statement_lock(session: ServerSession, name: str, busy: str) -> Iterator[None]:
-    """Hold a lock of the session's connection while a DDL runs. So the statement of a process that was killed has ended
-    before the next process checks whether it has run. Raises Retry with the text `busy` if another connection keeps the
-    lock."""
+    """Hold a lock of the session's connection while a DDL runs: a killed process's statement has ended before the next
+    process checks whether it has run. Raises Retry with the text `busy` if another connection keeps it."""
     quoted = session.literal(name)
     if not try_lock(session, name):
         raise Retry(busy)
@@ -124,8 +123,7 @@ def _used(session: ServerSession, name: bytes) -> int | None:
 
 
 def _holder(session: ServerSession, changefeed: Changefeed, name: bytes) -> int | None:
-    """Return the id of the connection that holds the lock, None if none does. Raises LockHeld if that cannot be
-    determined."""
+    """Return the id of the connection that holds the lock, None if none does. Raises LockHeld if it is not known."""
     used = _used(session, name)
     if used is not None:
         return used or None

@@ -189,8 +189,7 @@ def _upsert(connection: sqlite3.Connection, change: KeyChange, missing: MissingR
 
 
 def _one_of(shape: TableShape) -> str:
-    """Return the condition that matches one row by the values of all its columns, NULL equal to NULL (rule 11: tables
-    without keys)."""
+    """Return the condition that matches one row by all columns, NULL equal to NULL (rule 11: tables without keys)."""
     rowid = rowid_name(shape.columns)
     equal = (f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
     pairs = zip(equal, shape.match, strict=True)

@@ -353,8 +353,7 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         self.security.check()
 
     def client_settings(self, client_id: str = "tidb-binlog-drainer") -> dict[str, str]:
-        """Return the settings that producers, consumers and the admin client share, under the client library's
-        names."""
+        """Return what producers, consumers and the admin client share, under the client library's names."""
         answer = max(self.read_timeout, self.write_timeout)
         return {
             "bootstrap.servers": ",".join(checked_addresses(self.addresses, "syncer.to.addresses")),
@@ -371,8 +370,7 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a section's mapping with those of its sink-uri, which take precedence. Raises
-    ConfigError."""
+    """Return the settings of a section's mapping with its sink-uri's, which take precedence. Raises ConfigError."""
     text = value.get("sink-uri")
     if not text or not isinstance(text, str):
         return dict(value)

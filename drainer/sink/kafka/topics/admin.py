@@ -76,8 +76,7 @@ class Topics:
         return {name: len(one.partitions) for name, one in self._listed().items()}
 
     def replicas(self) -> dict[str, int]:
-        """Return, for every topic that this user may see, the number of replicas of the partition that has the
-        fewest."""
+        """Return, for every topic that this user may see, the replicas of the partition that has the fewest."""
         found = {name: one.partitions.values() for name, one in self._listed().items()}
         return {name: min(len(one.replicas) for one in partitions) for name, partitions in found.items() if partitions}
 
@@ -195,8 +194,7 @@ class Topics:
     def create(
         self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] | None = None
     ) -> int:
-        """Create a topic and return its number of partitions. An existing topic is left as it is. Raises
-        DestinationRefused."""
+        """Create a topic, unless it is there, and return its number of partitions. Raises DestinationRefused."""
         new = NewTopic(
             topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config or {})
         )

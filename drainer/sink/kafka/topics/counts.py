@@ -115,8 +115,7 @@ class TopicCounts:
         return self.sent_ts > commit_ts
 
     def know(self, names: Iterable[str]) -> Publication:
-        """Add these topics; create those that do not exist. Return the publication. Raises DestinationRefused,
-        DestinationDown."""
+        """Add these topics; create missing ones. Return the publication. Raises DestinationRefused, DestinationDown."""
         unknown = [name for name in names if name not in self.publication.counts]
         if not unknown:
             return self.publication
@@ -184,8 +183,7 @@ class TopicCounts:
         return wanted
 
     def slotting(self, slots: int) -> PartitionSlotting:
-        """Return the slotting, with copies of everything that may change. The same object is returned until something
-        changes."""
+        """Return the slotting, with copies of all that may change: the same object until something changes."""
         with self._lock:
             if self._slotting is None or self._slotting.count != slots:
                 # A hash of the rules by which rows are cut (rule 16). Added topics do not change it, because they
@@ -278,9 +276,8 @@ def _refusal(change: PartitionCountChange) -> str:
 
 
 def announce(driver: Driver, topics: TopicCounts, until_ts: int, names: Iterable[str]) -> None:
-    """Without transactions: record up to which commit_ts rows are about to be sent to these topics, so that a drainer
-    that starts after a crash repeats them in the same partitions. With transactions: do nothing, and leave `names`
-    unread."""
+    """Without transactions: record up to which commit_ts rows are about to be sent to these topics: a drainer that
+    starts after a crash repeats them in the same partitions. With transactions: leave `names` unread."""
     notes = topics.announcement(until_ts, names)
     if notes is None:
         return
@@ -334,8 +331,7 @@ def take_up_after_range(
     driver: Driver, topics: TopicCounts, commit_ts: int, catch_up: Callable[[Transaction], None]
 ) -> None:
     """Do `take_up` after a range, unless changed partitions stop the drainer: then the next range finds them. The range
-    is committed already, so an error here must not make it look failed; the change is tried again later. Raises
-    Fenced."""
+    is committed already, so an error here must not make it look failed; the next try follows. Raises Fenced."""
     if topics.stops_at_changes:
         return
     try:

@@ -92,8 +92,7 @@ def check_claims(
     records: Iterable[Record], epoch: int, label: str, owner: Owner | None = None, claim_id: str = ""
 ) -> None:
     """Raise Fenced if the newest claim of `owner` is not that of `epoch` and `claim_id`: a later driver has claimed, or
-    the control topic was deleted and created again. `records`: at least the one at offset `epoch`, and every later
-    claim."""
+    the control topic was created again. `records`: at least the one at offset `epoch`, and every later claim."""
     newest = max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
     if newest is None:
         raise made_anew(label)
@@ -109,8 +108,7 @@ def made_anew(label: str) -> Fenced:
 
 
 def document_of(records: Iterable[Record], label: str) -> Document:
-    """Return the state that the driver of the greatest epoch has written. Raises DestinationRefused for records that
-    cannot be parsed."""
+    """Return the state that the greatest epoch's driver has written. Raises DestinationRefused for other records."""
     last: dict[bytes, bytes | None] = {record.key or b"": record.value for record in records}
     by_epoch: dict[int, dict[str, bytes]] = {}
     for key, value in last.items():
@@ -165,8 +163,7 @@ def changed(before: Document, after: Document) -> list[Pair]:
 
 
 def _state(document: Document) -> dict[str, object]:
-    """Each record's name and what its value is made of, in the order in which they are written: a load refers to its
-    borders."""
+    """Each record's name and what its value is made of, in the order of writing: a load refers to its borders."""
     state: dict[str, object] = {"position": (document.stored, document.notes)}
     state |= {f"job/{id_}": mark for id_, mark in document.jobs.items()}
     for id_, load in document.loads.items():

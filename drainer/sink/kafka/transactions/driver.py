@@ -242,8 +242,7 @@ class Driver:
 
     def transact(self, what: str, body: Body, done: Done) -> None:
         """Run `body` in a transaction, repeatedly until one is committed. `done` decides from the position whether an
-        attempt whose answer was lost is committed. Raises what `body` raises; nothing of the transaction is committed
-        then."""
+        attempt whose answer was lost is committed. Raises what `body` raises: then nothing is committed."""
         deadline = self.deadline(what)
         uncertain = False
         while True:

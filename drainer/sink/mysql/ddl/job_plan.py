@@ -203,8 +203,7 @@ def _may_be_null(info: TableInfo, parts: PartitionInfo) -> bool:
 
 
 def emptied(step: Ddl) -> tuple[str, ...] | None:
-    """The statements of a TRUNCATE PARTITION that name the rows to delete; None if the server's own statement deletes
-    the same."""
+    """Statements of a TRUNCATE PARTITION that name the rows to delete; None if the server's own deletes the same."""
     if step.job.type != ActionType.TRUNCATE_TABLE_PARTITION or len(step.changes) != 1:
         return None
     before, after = step.changes[0].before, step.changes[0].after

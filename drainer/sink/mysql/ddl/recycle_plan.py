@@ -190,8 +190,7 @@ class RecycleBin:
         return bool(self._kept) and self._kept[0].is_expired(position_ts, self._keep_ms)
 
     def purge(self, session: ServerSession, position_ts: int) -> None:
-        """Drop expired tables. A table that is in use, or that the server refuses to drop, remains until the next
-        start."""
+        """Drop expired tables. One that is in use, or that the server refuses to drop, remains until the next start."""
         expired = [table for table in self.read(session) if table.is_expired(position_ts, self._keep_ms)]
         (waited,) = session.query(b"SELECT @@SESSION.lock_wait_timeout")[0]
         session.execute(b"SET SESSION lock_wait_timeout=%d" % _LOCK_WAIT_S)

@@ -163,8 +163,7 @@ def literal_writer(column_type: ColumnType) -> Callable[[Any], bytes]:
 
 
 def column_of(column_type: ColumnType, values: Sequence[Any]) -> tuple[bytes, Sequence[object]]:
-    """Return (placeholder, values) of one column. All its text is searched for characters that need escaping in one
-    step."""
+    """Return (placeholder, values) of one column. All its text is searched for what needs escaping in one step."""
     type_class = column_type.type_class
     if None in values:
         write = literal_writer(column_type)

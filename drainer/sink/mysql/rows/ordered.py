@@ -27,8 +27,7 @@ Flavour = str
 class Step:
     """A statement for ordered changes. `kind`: INSERT writes `statement.tuples`; of DELETE and UPDATE they are the rows
     that it finds or writes. `loose`: the statement to try if it finds none, because the destination may store the same
-    JSON as another text; None if nothing else may match. `change`: that of an UPDATE or DELETE which must find its
-    row."""
+    JSON as another text; None: nothing else may match. `change`: of an UPDATE or DELETE that must find its row."""
 
     shape: TableShape
     kind: Kind

@@ -81,8 +81,7 @@ _VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
 
 def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
     """The part of LOAD DATA after the table's name. `columns`: the destination's, by their names in lower case. Empty
-    if rows could differ from those of a statement: a column does not have upstream's type there, or upstream's type is
-    unknown."""
+    if rows could differ from those of a statement: upstream's type is unknown, or a column has another one there."""
     if len(shape.type_classes) != len(shape.columns):
         return b""
     names, assignments, charset = [], [], b"binary"
@@ -288,8 +287,7 @@ def additional_keys(shape: TableShape, keys: tuple[UniqueKey, ...]) -> tuple[str
 
 def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:
     """Return the columns (index, number of fractional digits) that have fewer fractional digits in the destination. A
-    server silently truncates or rounds fractions of a second, and all digits after the point in an integer column.
-    Pure."""
+    server silently truncates or rounds fractions of a second, and all digits after the point of an integer. Pure."""
     found = []
     for column_index, wanted in enumerate(shape.fractions):
         here = columns.get(shape.columns[column_index].lower())
@@ -305,8 +303,7 @@ def upstream_collations(shape: TableShape) -> Mapping[str, str]:
 
 
 def mend(session: ServerSession, shape: TableShape, columns: tuple[str, ...]) -> Iterator[str]:
-    """Statements that give these columns a collation like upstream's; none for a column for which no such collation
-    exists."""
+    """Statements that give these columns a collation like upstream's; none for a column for which there is no such."""
     if not columns:
         return
     lines = session.show_create(b"TABLE " + quoted(shape.schema, shape.table).encode()).splitlines()

@@ -226,8 +226,7 @@ class Writer:
         self._delete(folded.shape, list(touched_keys(folded, known_absent=known_absent)))
 
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
-        """Insert the rows that exist after the range. Raises UniqueSurprise, or UniqueConflict after a `thorough`
-        attempt."""
+        """Insert the rows that exist after the range. Raises UniqueSurprise, or, with `thorough`, UniqueConflict."""
         rows = columns_of(folded).live()
         if not self._loader.write(folded.shape, rows, replaces=False):
             for statement in inserts(folded.shape, rows, self.limits):

@@ -326,13 +326,8 @@ def _why(endpoint: _Endpoint, error: Exception) -> str:
 
 def _prefix_end(prefix: str) -> bytes:
     """Return the first key after all keys with the prefix. For an empty prefix, the range is all keys."""
-    data = bytearray(prefix.encode())
-    while data:
-        if data[-1] < 0xFF:
-            data[-1] += 1
-            return bytes(data)
-        data.pop()
-    return b"\0"
+    data = prefix.encode()  # UTF-8, in which no byte is ff
+    return data[:-1] + bytes((data[-1] + 1,)) if data else b"\0"
 
 
 def _kv(kv: Any) -> KV:

@@ -8,7 +8,7 @@ which pumps count).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
@@ -263,6 +263,7 @@ class ForeignRecord(RegistryConflict):
         self.found = found
 
 
+@dataclass(slots=True, eq=False)
 class OwnRecord:
     """Writes the record of this node, only if no other process has written it since: absent until `take`, then ours
     until ForeignRecord. `revision`: that of our last known write.
@@ -272,12 +273,11 @@ class OwnRecord:
     record with the value of an open write is therefore ours. Any other record was written by another process.
     """
 
-    def __init__(self, registry: Registry, kind: Kind, node_id: str) -> None:
-        self._registry = registry
-        self._kind: Kind = kind
-        self._node_id = node_id
-        self._open: list[NodeStatus] = []
-        self.revision = 0
+    _registry: Registry
+    _kind: Kind
+    _node_id: str
+    _open: list[NodeStatus] = field(default_factory=list)
+    revision: int = 0
 
     async def read(self) -> NodeRecord | None:
         """Return the current record in the registry, whichever process wrote it."""

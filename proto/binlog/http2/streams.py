@@ -124,16 +124,16 @@ class Stream:
         return self.last is None and (self.state is _OPEN or self.state is _HALF_CLOSED_REMOTE)
 
 
+@dataclass(slots=True, eq=False)
 class Closed:
     """The most recently closed streams, and whether we ended them before the peer did.
 
     If so, the peer may not know it yet, and may have sent what the stream's window allowed.
     """
 
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._cut_off: OrderedDict[int, bool] = OrderedDict()
-        self._late: dict[int, int] = {}  # bytes that may still arrive for these streams
+    _count_max: int
+    _cut_off: OrderedDict[int, bool] = field(default_factory=OrderedDict)
+    _late: dict[int, int] = field(default_factory=dict)  # bytes that may still arrive for these streams
 
     def add(self, stream_id: int, *, cut_off: bool, window: int = 0) -> None:
         """Add a stream. `window`: the bytes that the peer could still send when we ended it."""

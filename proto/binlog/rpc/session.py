@@ -33,16 +33,16 @@ _log = get_logger("rpc")
 _timeouts: dict[bytes | None, float] = {None: _NEVER_S}  # of all connections; seconds
 
 
+@dataclass(slots=True, eq=False)
 class BatchedCalls:
     """The Responder for the batched methods of its connection (see Method.batched): no object for each call, and one
     answer for many. A call's number is its stream id. Belongs to the event loop."""
 
-    def __init__(self, link: RpcSession, connection: Connection, budget: MemoryBudget) -> None:
-        self._link = link
-        self._connection = connection
-        self._budget = budget
-        # Calls that are not answered: counted bytes, deadline, method, path.
-        self._unanswered: dict[int, tuple[int, float, Method, bytes]] = {}
+    _link: RpcSession
+    _connection: Connection
+    _budget: MemoryBudget
+    # Calls that are not answered: counted bytes, deadline, method, path.
+    _unanswered: dict[int, tuple[int, float, Method, bytes]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of calls that handlers work for, whether or not their peers still wait."""

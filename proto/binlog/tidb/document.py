@@ -38,14 +38,12 @@ def expect_document(value: object, what: str) -> Document:
     return value
 
 
+@dataclass(slots=True, eq=False)
 class Reader:
     """Reads the fields of one object by type. `what` names the object in errors."""
 
-    __slots__ = ("document", "what")
-
-    def __init__(self, document: Document, what: str) -> None:
-        self.document = document
-        self.what = what
+    document: Document
+    what: str
 
     @classmethod
     def of(cls, source: Document | bytes | str, what: str) -> Reader:

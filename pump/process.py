@@ -282,9 +282,8 @@ class Pump:
                 full.over(available=space.available_bytes)
 
     async def _watch_log(self) -> None:
-        """When the value log breaks, leave `online`, so that writers choose another pump. Writes are refused until a
-        restart. Drainers continue to read from this pump and wait for pending prewrites. If the cause was a full disk,
-        restart as soon as the disk has room again."""
+        """When the value log breaks, leave `online`, so that writers choose another pump (correctness rule 23). If the
+        cause was a full disk, restart as soon as the disk has room again."""
         reason = await self.store.broken()
         full = lacks_room(reason)
         until = "the disk has room again" if full else "the pump is restarted; if this recurs, check the disk"

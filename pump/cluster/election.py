@@ -1,18 +1,7 @@
 """Timestamp allocation without PD: the election of the pump that allocates them, and which timestamps it may return.
 
-Invariant over processes, restarts and failovers: *a later request gets a larger timestamp* (correctness rule 7: one
-allocator of timestamps).
-
-* Restarts and failovers: etcd holds an upper bound above every allocated timestamp. A successor starts at the bound, so
-  it is above its predecessor whatever either clock says.
-* Two leaders: a leader that was suspended still believes that it leads. So a timestamp is allocated first and the lease
-  is checked *afterwards*, just before the answer: a request that was read while another pump already led is refused.
-  The lease counts from before its renewal was requested, on a clock that also runs while the machine is suspended. It
-  is shortened by a margin for clock drift.
-
-A bound far ahead of the clock is refused: a leader that started there would give every transaction a ts of that time,
-which cannot be undone. A ts in the pump's own log proves less than the bound, because writers supply it. If a bound is
-stored, a ts of the log that is far ahead is ignored.
+Correctness rule 7 (one allocator of timestamps) says how a later request gets a larger timestamp, over all processes,
+restarts and failovers, and why nothing far ahead of the clock is continued.
 """
 
 from __future__ import annotations
@@ -40,7 +29,7 @@ LOG_INTERVAL_S = 60.0
 BOUND_AHEAD_MAX_S = 86_400  # a day, more than any time zone error
 TS_MAX = (1 << 63) - 1
 WINDOW_MS = 3000
-LEASE_MARGIN = 0.2  # of the lease's length
+LEASE_MARGIN = 0.2  # of the lease's length, for clocks that drift
 
 _log = get_logger("pump.cluster.election")
 
@@ -65,7 +54,8 @@ class Term:
 def start_after(
     *, bound_ms: int | None, clock_ms: int, log_ts_until: Callable[[int], int], ahead_max_s: int = BOUND_AHEAD_MAX_S
 ) -> int:
-    """Return the ts of this pump's own log above which a leader starts. Raises AbsurdBound if it must not start.
+    """Return the ts of this pump's own log above which a leader starts. Raises AbsurdBound if it must not start. A ts
+    of the log proves less than the bound, because writers supply it: far ahead it is ignored if there is a bound.
 
     `bound_ms`: None if none is stored. `log_ts_until(ts)`: returns the largest ts of the log that is not above `ts`.
     """

@@ -1,11 +1,7 @@
-"""This pump as a node: its lock, its id, its record in the registry, and its state (correctness rules 1: paused pumps,
-and 2: pumps that return).
+"""This pump as a node: its lock, its id, its record in the registry, and its state.
 
-Every write compares the revision with that of this pump's last write. A mismatch means that an operator forced the node
-offline, or that a second process uses its id: prewrites are refused at once, and the record is not written again.
-
-A `paused` record with the label `final` states that nothing is pending here and that nothing above its maxCommitTS is
-stored, so a drainer at that position need not wait for this pump. Registering removes the label before any write.
+Correctness rules 1 (paused pumps: the label `final`) and 2 (pumps that return: revisions of the record) say what both
+must hold.
 """
 
 from __future__ import annotations

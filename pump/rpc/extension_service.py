@@ -158,11 +158,8 @@ class ExtService:
         return pb.CountResp(count=plan.batch_count, bytes=plan.batch_bytes, bytes_exact=plan.bytes_exact)
 
     async def watermark(self, request: Any) -> Any:
-        """Return the resolved ts and, if requested, the plan of a batch.
-
-        The order matters. The resolved ts is computed first, and the index is read after it (rule 4: resolved never
-        decreases). The purge point is read last: a binlog that it does not cover then was in the index when the index
-        was read."""
+        """Return the resolved ts and, if requested, the plan of a batch. The order matters (correctness rules 4 and
+        22): the resolved ts is computed first, the index is read after it, and the purge point is read last."""
         state = self.state()
         resolved_ts = await self.store.resolver.refresh()
         response: Any = pb.WatermarkResp(batch_end_ts=resolved_ts)

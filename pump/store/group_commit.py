@@ -423,14 +423,9 @@ class Writer:
 
 
 def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:
-    """Return the results of a submission of a failed batch: every binlog gets the error (correctness rule 23: answers
-    about synced bytes).
-
-    It is unknown whether the binlogs were written. A repetition or a refusal gets the error, too: it may have been
-    judged by a binlog of this same batch. `write` is kept for the pending set: a prewrite that this request did not
-    write stays pending only if another request wrote it. If the submission was not judged completely, every binlog
-    counts as possibly written.
-    """
+    """Return the results of a submission of a failed batch: every binlog gets the error (FORMAT.md, "Write order").
+    `write` is kept for the pending set: a prewrite that this request did not write stays pending only if another
+    request wrote it. If the submission was not judged completely, every binlog counts as possibly written."""
     if written is not None and len(written.results) == len(submission.payloads):
         return Written([Result(v.kind, v.write, error) for v in written.results], [])
     return _all_unknown(submission, error)

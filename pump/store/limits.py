@@ -82,10 +82,8 @@ class Horizon:
     """The limit for the ts of binlogs. Until the first `saw`, every ts is beyond it. `ahead_max_s`: seconds; 0: no
     limit.
 
-    A ts that the source allocated is below the source's current ts. A ts far above that was not allocated by the
-    source: it is from a writer with its own clock, or from a damaged request. If it were stored, drainers could not
-    apply it for years, and an elected allocator that recovers from this log would continue from there. So such a binlog
-    is refused.
+    A ts far above the source's is from a writer with its own clock, or from a damaged request. If it were stored,
+    drainers could not apply it for years, and timestamps would continue from there (correctness rule 7).
 
     The check makes no call: the source's last ts plus the time since then is accurate enough to accept a binlog. Before
     a binlog is refused, the source is queried again, because its clock may have been set forward. Elapsed time is

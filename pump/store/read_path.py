@@ -32,11 +32,8 @@ _log = get_logger("pump.store.read_path")
 
 def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> PassOverResp:
     """Pass over a damaged binlog on an operator's request (`binlogctl pass-over`): serve it without its rows from now
-    on; with `dry_run` only return what would be done. `why` in the answer: the error of reading it; "" if it had been
-    skipped before.
-
-    The binlog keeps its commit_ts and still counts, so that existing plans of the range stay valid (correctness rule
-    22: planned binlogs are pulled); other pumps do not take it as evidence that its transaction was committed.
+    on, at its place and counted as before (correctness rule 25); with `dry_run` only return what would be done. `why`
+    in the answer: the error of reading it; "" if it had been skipped before.
     Raises NoSuchBinlog, NotDamaged if it is readable, PurgedPosition.
     """
     complete = index.complete(commit_ts)

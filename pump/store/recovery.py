@@ -101,11 +101,8 @@ def recover(
 
 
 def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
-    """Return the start_ts of unmatched prewrites to treat as settled.
-
-    They were in the log when the complete log was last read again, and their start_ts is at or below the ts up to which
-    binlogs may have been removed by then. They were settled when the purge point passed them, unless a transaction
-    stayed open for longer than the retention of binlogs."""
+    """Return the start_ts of unmatched prewrites to treat as settled: they were in the log when the complete log was
+    last read again, and are at or below what may have been removed by then (correctness rule 25, after a purge)."""
     until_ts, place = index.ended()
     ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
     if ended:

@@ -1,8 +1,6 @@
 """The pending prewrites, and the resolved ts that follows from them: T is fetched first, then the pending set is read.
 
-Why `resolved = min(T, oldest pending - 1)` is final in that order: a commit_ts <= T was allocated before T. Its
-prewrite was acknowledged before that, so it was pending before the set was read. Either it is still in the set, and
-resolved stays below its start_ts, or its commit was stored before it left the set.
+docs/architecture.md says why `resolved = min(T, oldest pending - 1)` is final in that order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Settles pending prewrites that their writers do not: old ones, and those of SDK writers whose lease has expired.
 
 A prewrite can be durable here although its answer was lost. The client then writes it to another pump, with its commit.
-If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing (correctness
-rule 5: clean-up rollbacks). If timestamps come from PD, TiKV is queried, too: it reports a commit or a rollback, and
-rolls back a transaction whose lock has outlived its writer. If TiKV has no trace of a TiDB's prewrite after a minute,
-the prewrite is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back,
-because TiKV may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl`
-settles it.
+If another pump serves that commit, the copy here is rolled back. If timestamps come from PD, TiKV is queried, too
+(correctness rule 5: clean-up rollbacks): it reports the outcome, and rolls back a transaction whose lock has outlived
+its writer, or of which it has no trace after a minute. What nobody can answer stays pending until `binlogctl` settles
+it.
 
 A prewrite of the SDK names its writer; see cluster/writers.py. It is settled here once that writer's etcd key is absent
 (correctness rule 24: writers hold leases).

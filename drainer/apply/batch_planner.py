@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from binlog.cluster import tso
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX
+from drainer.pumps.client import PART_BYTES_MAX
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, ranges_of, together
 
 if TYPE_CHECKING:

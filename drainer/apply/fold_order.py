@@ -22,7 +22,7 @@ from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slot_blob import GROUPS_VERSION, HASH_VERSION
 from drainer.changes.slots import last_change, merge_slot
 from drainer.changes.stream import StreamCutter, StreamDecoder, merge
-from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.client import PartJoiner
 from drainer.pumps.watermark import Counted
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView

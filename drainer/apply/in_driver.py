@@ -30,7 +30,7 @@ from drainer.apply.fold_order import RowDecoder, row_decoder
 from drainer.apply.progress import Decisions, Progress, Refused, Wait
 from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.batch.work import Pieces, SegmentWork, shown_keys
-from drainer.pumps.binlog_parts import PART_BYTES_MAX
+from drainer.pumps.client import PART_BYTES_MAX
 from drainer.pumps.pull import NotServed, Spool, give_back
 from drainer.pumps.watermark import Counted, check
 from drainer.row.transaction import PIECE_BYTES_MAX, LoopbackFilter, pieces, rows, scan

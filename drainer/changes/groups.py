@@ -31,7 +31,7 @@ from drainer.changes.slot_blob import table_seed
 from drainer.changes.vector import Ints
 from drainer.ddl.table_diff import foreign_keys
 from drainer.row.codec import Codec, DecodedRow
-from drainer.row.key import FoldKey, comparison, identity, key_function
+from drainer.row.layout import FoldKey, comparison, identity, key_function
 from drainer.schema.view import SchemaView
 
 Links = tuple[Ints, Ints]  # nodes, and the mark of each

@@ -26,7 +26,7 @@ from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, nu
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.row.column_type import NUMBERS, ColumnType, TypeClass
 from drainer.row.format import Format
-from drainer.row.key import WITH_FRACTION, FoldKey, Same, trim_fraction
+from drainer.row.layout import WITH_FRACTION, FoldKey, Same, trim_fraction
 
 _SIGN = np.uint64(1 << 63)
 _IDENTITY_BYTES: Final = 9  # of a whole number
@@ -340,15 +340,13 @@ _KINDS = tuple(Kind)
 _COMMA = 1
 
 
+@dataclass(eq=False, slots=True)
 class Tuples(Sequence[bytes]):
-    """The texts of VALUES tuples, stored in one buffer one after another, each followed by a comma."""
+    """The texts of VALUES tuples, stored in one buffer one after another, each followed by a comma. `_offsets`: the
+    offset of each tuple, and the end offset of the last one."""
 
-    __slots__ = ("_data", "_offsets")
-
-    def __init__(self, data: memoryview, offsets: Ints) -> None:
-        """`offsets`: the offset of each tuple, and the end offset of the last one."""
-        self._data = data
-        self._offsets = offsets
+    _data: memoryview
+    _offsets: Ints
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -376,38 +374,27 @@ class Tuples(Sequence[bytes]):
         return bytes(self._data[self._offsets[0] : self._offsets[-1] - _COMMA]) if len(self) else b""
 
 
+@dataclass(eq=False, slots=True)
 class NetColumns(Sequence[NetRow]):
-    """The net rows of one table, in the order of their identities."""
+    """The net rows of one table, in the order of their identities. The arrays are as in States, `_gone` None if there
+    are no images to delete; the sequence has those from `_begin` to `_end` (-1: all that follow)."""
 
-    __slots__ = ("_begin", "_end", "_first", "_format", "_gone", "_identity", "_rows")
+    _format: Format
+    _identity: Any
+    _first: Ints
+    _rows: Any
+    _gone: Any | None = None
+    _begin: int = 0
+    _end: int = -1
 
-    def __init__(
-        self,
-        format_: Format,
-        identity: Any,
-        first: Ints,
-        rows: Any,
-        gone: Any | None = None,
-        begin: int = 0,
-        end: int | None = None,
-    ) -> None:
-        """The arrays are as in net.States, `gone` None if there are no images to delete; the sequence has those from
-        `begin` to `end`."""
-        self._format = format_
-        self._identity = identity
-        self._first = first
-        self._rows = rows
-        self._gone = gone
-        self._begin = begin
-        self._end = len(identity) if end is None else end
+    def __post_init__(self) -> None:
+        self._end = len(self._identity) if self._end < 0 else self._end
 
     def __len__(self) -> int:
         return self._end - self._begin
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
 
     @overload
     def __getitem__(self, at: int) -> NetRow: ...

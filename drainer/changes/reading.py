@@ -67,11 +67,6 @@ def reader_of(kind: FieldType, type_class: TypeClass) -> Reader | None:
     return Reader(flag, _unsigned(most), _numbers(np.dtype(np.uint64), decoded_type(kind, type_class)))
 
 
-def duration_reader() -> Reader:
-    """Return the reader of a TIME in front of a row. Only there it has its own flag: eight bytes in comparable form."""
-    return Reader(b"\x07", _duration, _numbers(np.dtype(np.int64), pa.int64()))
-
-
 def _numbers(dtype: Any, kind: Any) -> Callable[[Buffer, Raw, Mask], Any]:
     def arrow(buffer: Buffer, raw: Raw, null: Mask) -> Any:
         values = raw[0].astype(dtype, copy=False)
@@ -405,8 +400,8 @@ def _skip_empty(buffer: Buffer, at: Ints, end: Ints) -> Ints:
 def _handle_reader(part: HandlePart) -> Reader | None:
     if part.kind is None:
         return Reader(b"\x08", _int_handle, _no_column)
-    if part.type_class is TypeClass.TIME:
-        return duration_reader()
+    if part.type_class is TypeClass.TIME:  # only there it has its own flag: eight bytes in comparable form
+        return Reader(b"\x07", _duration, _numbers(np.dtype(np.int64), pa.int64()))
     return reader_of(part.kind, part.type_class)
 
 

@@ -28,7 +28,7 @@ from drainer.changes.vector import Ints, Mask
 from drainer.row.codec import Codec, DecodedRow, Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.format import Format, check_row, written, written_literals
-from drainer.row.key import identity
+from drainer.row.layout import identity
 from drainer.row.transaction import PayloadCollector
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView

@@ -31,7 +31,7 @@ from binlog.errors import BinlogError
 
 # The assignment of keys to slots is part of a recorded intent: a change of it needs a new HASH_VERSION (rule 16).
 # 2: tables with text keys are cut with those that have secondary unique keys (sink/mysql/rows/slot_writer.py).
-# 3: tables that upsert and have several unique keys stay in order (row/key.py).
+# 3: tables that upsert and have several unique keys stay in order (row/layout.py).
 # 5: the ordered slot has the changes of all tables without a key (4: those of TiDB's tables came with the intent).
 HASH_VERSION = 5
 # The version of batches whose transactions are shown whole: rows are assigned by groups (changes/groups.py).

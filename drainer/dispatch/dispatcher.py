@@ -62,7 +62,7 @@ from drainer.dispatch.rules import Method, Router, Rule
 from drainer.protocol.column_text import each, texts_of
 from drainer.protocol.table import RowChanges, Table
 from drainer.row.column_type import ColumnType, TypeClass
-from drainer.row.key import compared_as, comparison
+from drainer.row.layout import compared_as, comparison
 from drainer.row.rules import mapped
 
 Hashes = npt.NDArray[np.uint32]

@@ -20,15 +20,19 @@ from binlog.runtime.channel import open_blocking_channel, stub_of
 from binlog.runtime.security import Security
 
 from drainer.batch.served import ServedBinlog
-from drainer.pumps.binlog_parts import (
+from drainer.pumps.client import (
+    CHANNEL_OPTIONS,
     MESSAGE_BYTES_MAX,
     PART_BYTES_MAX,
+    NoExtension,
     PartJoiner,
+    Received,
     check_continues,
     cut_into_parts,
+    ended_early,
     messages_of,
+    translate,
 )
-from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
 from drainer.pumps.topic import kafka_reader, pull_topic
 from drainer.pumps.watermark import AddBinlogs, Counted, PumpRange, Topic, check
 
@@ -44,7 +48,7 @@ def _channel(host: str, security: Security) -> grpc.Channel:
 
 def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[bytes]:
     """Yield serialized PullRangeResp messages with every binlog of the range, ascending, without fakes, large ones in
-    parts (see drainer.pumps.binlog_parts).
+    parts (see drainer.pumps.client).
 
     Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where the received binlogs
     differ from the plan (correctness rule 22: planned binlogs are pulled); then the yielded messages must not be

@@ -20,8 +20,7 @@ from binlog.pb import parsed
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.topic.message import TopicError, decode
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
-from drainer.pumps.client import SILENCE_MAX_S, Missed
+from drainer.pumps.client import PART_BYTES_MAX, SILENCE_MAX_S, Missed, check_part, leading_schema_version
 from drainer.pumps.go_pump import BACKLOG_MAX, FollowedPump, ReceivedBinlog
 from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
 

@@ -23,13 +23,13 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 
 from drainer.apply.fold_order import PackedView
+from drainer.apply.progress import LoadProgress
 from drainer.batch.work import Folded, KeyChange, Kind, Ordered, Pieces, SegmentWork
 from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.net import NetColumns, identities
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import Dialect
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import (
     Border,
     DefinitionChanged,

@@ -25,7 +25,7 @@ from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.row_packets import decoded, selected, texts_of
+from drainer.changes.texts import decoded, selected, texts_of
 from drainer.ddl.lexer import quoted
 from drainer.row.codec import Codec
 from drainer.row.column_type import NUMBERS, ColumnType, TypeClass, is_utf8

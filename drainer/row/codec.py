@@ -18,8 +18,7 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.fast_path import Cells, FastReader
-from drainer.row.key import WITH_FRACTION, key_function
-from drainer.row.layout import Layout, Target, layout_of
+from drainer.row.layout import WITH_FRACTION, Layout, Target, key_function, layout_of
 from drainer.row.partition import PartitionUnknown, Values, locator
 from drainer.row.rules import RowRules
 from drainer.row.transaction import Scanned, rows, scan

@@ -115,26 +115,6 @@ def decoded_type(kind: FieldType, type_class: TypeClass) -> Any:
     return _TYPES.get(type_class) or (pa.int64() if is_signed(kind, type_class) else pa.uint64())
 
 
-def decoded_value(kind: FieldType, type_class: TypeClass, value: Datum) -> DecodedValue:
-    """Return the decoded value of one value that is not NULL. Raises DecodeError if the value is stored like those of
-    another type class."""
-    if type_class is TypeClass.DECIMAL and isinstance(value, Decimal):
-        return str(value)
-    if type_class is TypeClass.FLOAT and isinstance(value, float):
-        return value
-    if type_class is TypeClass.JSON and isinstance(value, BinaryJSON):
-        return bytes(value)
-    if (
-        type_class in (TypeClass.TEXT, TypeClass.BYTES)
-        and isinstance(value, bytes)
-        and not isinstance(value, BinaryJSON)
-    ):
-        return value
-    if type_class in _TYPES or not isinstance(value, int):
-        raise DecodeError(f"{kind.mysql_name} value", offset=0, detail=f"stored as {type(value).__name__}")
-    return int(value)
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnType:
     """The type that a column had when a row was written. `type_class` follows from `kind`, and is kept because
@@ -149,8 +129,22 @@ class ColumnType:
         return cls(kind, type_class_of(kind))
 
     def decoded_value(self, value: Datum) -> DecodedValue:
-        """DecodeError when it is no value of the column's type."""
-        return None if value is None else decoded_value(self.kind, self.type_class, value)
+        """DecodeError when the value is stored like those of another type class."""
+        type_class = self.type_class
+        if value is None:
+            return None
+        if type_class is TypeClass.DECIMAL and isinstance(value, Decimal):
+            return str(value)
+        if type_class is TypeClass.FLOAT and isinstance(value, float):
+            return value
+        if type_class is TypeClass.JSON and isinstance(value, BinaryJSON):
+            return bytes(value)
+        is_bytes = isinstance(value, bytes) and not isinstance(value, BinaryJSON)
+        if type_class in (TypeClass.TEXT, TypeClass.BYTES) and is_bytes:
+            return value
+        if type_class in _TYPES or not isinstance(value, int):
+            raise DecodeError(f"{self.kind.mysql_name} value", offset=0, detail=f"stored as {type(value).__name__}")
+        return int(value)
 
     @property
     def decoded_type(self) -> Any:

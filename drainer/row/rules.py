@@ -33,8 +33,7 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.batch.work import Kind
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.fast_path import Cells
-from drainer.row.key import EXACT, PADDED
-from drainer.row.layout import Layout
+from drainer.row.layout import EXACT, PADDED, Layout
 from drainer.schema.errors import RuleRefused
 from drainer.schema.rules import HASH_DIGITS_MIN, AppliedRules, Mask, MaskKind
 

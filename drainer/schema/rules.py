@@ -81,7 +81,7 @@ class Mask:
 
 
 class Condition(Protocol):
-    """Which rows are replicated (drainer.row.condition)."""
+    """Which rows are replicated (drainer.row.rules)."""
 
     @property
     def columns(self) -> frozenset[str]:

@@ -40,12 +40,11 @@ from binlog.runtime.waiting import cancel
 from drainer.apply.batch_planner import Sizes
 from drainer.apply.distributed import Cut
 from drainer.apply.in_driver import LargePuller
-from drainer.apply.progress import Decisions
+from drainer.apply.progress import Decisions, LoadProgress
 from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import Membership, PumpSet, dial_topics, dial_with, scope_of
 from drainer.pumps.watermark import BatchLimits
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import open_snapshot, server_of
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource

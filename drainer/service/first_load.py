@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from drainer.apply.fold_order import PackedView
+from drainer.apply.progress import LoadProgress
 from drainer.config import Config
 from drainer.ranges.load import FirstLoad, LoadTask
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 
-from drainer.apply.progress import Stopped
+from drainer.apply.progress import LoadProgress, Stopped
 from drainer.config import Config
-from drainer.ranges.progress import LoadProgress
 from drainer.sink.base import AnySink, TableLoad
 from drainer.sink.errors import Fenced
 from drainer.spark.startup.jvm_launch import Opening, opened

@@ -15,8 +15,7 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.tidb.table import TableInfo
 
 from drainer.config import Config
-from drainer.row.key import choose_key
-from drainer.row.layout import replicated
+from drainer.row.layout import choose_key, replicated
 from drainer.schema.errors import RuleRefused
 from drainer.schema.job_policy import Policy
 from drainer.schema.merged import Destination, Union

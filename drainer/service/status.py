@@ -29,9 +29,9 @@ from binlog.runtime.page import (
 )
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start
+from drainer.apply.progress import LoadProgress
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, PumpView
-from drainer.ranges.progress import LoadProgress
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.sink.base import AnySink, BuildsIndexes
 from drainer.sink.retry import FAILURES, Failures

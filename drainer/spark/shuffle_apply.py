@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from drainer.apply.fold_order import DistributedJob, FoldOrder, ReadOrder
 from drainer.changes.slot_blob import LINKS_SLOT, Totals, join_blobs, split_totals
 from drainer.changes.slots import divide, groups_of
-from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.client import PartJoiner
 from drainer.pumps.watermark import Counted, RangeDiffers, check, together
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError, DestinationDown

@@ -17,7 +17,7 @@ from binlog.tidb.time import datetime_text, parse_datetime, to_zone
 from binlog.tidb.types import Tp
 
 from drainer.changes import collector_paused
-from drainer.changes.row_packets import is_read_as_names, selected
+from drainer.changes.texts import is_read_as_names, selected
 from drainer.ddl.lexer import quoted
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import (
@@ -38,7 +38,7 @@ from drainer.protocol.large import claimed_row, open_store
 from drainer.protocol.registry import PROTOCOLS, ProtocolOptions
 from drainer.protocol.simple.decoder import SimpleDecoder
 from drainer.protocol.table import ColumnFlag, handle_index
-from drainer.pumps.binlog_parts import messages_of
+from drainer.pumps.client import messages_of
 from drainer.pumps.topic import SILENCE_IN_PULL_S, received
 from drainer.pumps.watermark import AddBinlogs, Counted
 from drainer.ranges.upstream import RowKey, Snapshot, Upstream, UpstreamDown, UpstreamError

@@ -8,7 +8,7 @@ import pytest
 from binlog.tidb.flatten import flatten
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.changes.row_packets import decoded, is_read_as_names
+from drainer.changes.texts import decoded, is_read_as_names
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -15,9 +15,9 @@ from binlog.tidb.mutation import parse_prewrite
 from binlog.tidb.row import Row, decode_delete, decode_insert, decode_update
 
 from drainer.batch.work import SegmentWork
-from drainer.changes.row_packets import is_read_as_names
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
+from drainer.changes.texts import is_read_as_names
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.column_text import names_of

@@ -22,9 +22,9 @@ from binlog.cluster.pd import PDClient, ask_first, hold_gc
 from binlog.errors import TimestampUnavailable
 from binlog.runtime.config import load_or_exit
 
+from drainer.apply.progress import LoadProgress
 from drainer.config import PROGRAM
 from drainer.ranges import load as ranges
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import (
     ROWS_MAX,
     DefinitionChanged,

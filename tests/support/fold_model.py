@@ -12,7 +12,7 @@ from drainer.changes.segment import COLUMNS_ROWS_MIN, SegmentDecoder
 from drainer.row.codec import Codec, Decoder
 from drainer.row.fast_path import Cells
 from drainer.row.format import Format, written, written_literals
-from drainer.row.key import identity
+from drainer.row.layout import identity
 from drainer.row.transaction import LoopbackFilter
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT

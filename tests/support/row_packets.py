@@ -24,7 +24,7 @@ def _length(length: int) -> bytes:
 
 
 def shown(column_type: ColumnType, value: DecodedValue) -> bytes | None:
-    """The text of a decoded value, as TiDB shows what `changes.row_packets.selected` selects."""
+    """The text of a decoded value, as TiDB shows what `changes.texts.selected` selects."""
     if value is None or (isinstance(value, bytes) and column_type.type_class in TEXTS_AS_THEY_ARE):
         return value
     if column_type.type_class is TypeClass.FLOAT:

@@ -14,7 +14,7 @@ from binlog.errors import ERROR_TRAILER, PumpError
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2
 
-from drainer.pumps.binlog_parts import cut_into_parts
+from drainer.pumps.client import cut_into_parts
 from drainer.pumps.go_pump import ReceivedBinlog, cut, received
 from drainer.pumps.watermark import BatchLimits
 from tests.support.grpc_service import add_service

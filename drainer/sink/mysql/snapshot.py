@@ -14,7 +14,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import SegmentWork, TableShape
-from drainer.changes.row_packets import decoded, selected
+from drainer.changes.texts import decoded, selected
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import Dialect, UnsupportedType, column_sql
 from drainer.ddl.mysql_tables import create_table, index_sql

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.changes.slot_blob import PIECE_BYTES_MAX, Totals, cut_blob, folder_of, with_totals, write_blobs
-from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.client import PartJoiner
 from drainer.pumps.pull import folded, pull
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorSeal

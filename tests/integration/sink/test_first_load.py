@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.row_packets import decoded, selected
+from drainer.apply.progress import LoadProgress
+from drainer.changes.texts import decoded, selected
 from drainer.ranges.load import FirstLoad
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Upstream
 from drainer.row.column_type import ColumnType
 from drainer.schema.view import SchemaView

@@ -12,10 +12,10 @@ from unittest import mock
 
 import pytest
 
+from drainer.apply.progress import LoadProgress
 from drainer.protocol.event import Change, DdlEvent, RowEvent
 from drainer.protocol.registry import ProtocolOptions, make_decoder
 from drainer.ranges.load import FirstLoad
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Upstream
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.errors import DestinationRefused

@@ -17,10 +17,10 @@ from unittest import mock
 import pytest
 
 from drainer.apply.fold_order import PackedView
+from drainer.apply.progress import LoadProgress
 from drainer.config import Config
 from drainer.ranges import load as module
 from drainer.ranges.load import FirstLoad, LoadTask
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Snapshot, Upstream, UpstreamRefused
 from drainer.service.on_spark import distribute
 from drainer.sink.base import Intent, TableLoad, unfinished

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drainer.changes.row_packets import texts_of
+from drainer.changes.texts import texts_of
 from drainer.sink.mysql.connection import ConnectionLost, ServerError, ServerSession, connect
 from tests.integration.sink.case import server_config
 from tests.support.servers import MariaDB

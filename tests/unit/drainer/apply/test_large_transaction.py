@@ -24,7 +24,7 @@ from drainer.apply.progress import Progress
 from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.pipeline import Pipeline, return_freed_memory
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
+from drainer.pumps.client import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.pull import NotServed, Spool, pull
 from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory

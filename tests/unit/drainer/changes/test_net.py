@@ -14,7 +14,7 @@ from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import last_change, merge_slot
-from drainer.row.key import identity
+from drainer.row.layout import identity
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of

@@ -9,7 +9,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.changes.row_packets import decoded, selected, texts_of
+from drainer.changes.texts import decoded, selected, texts_of
 from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.examples import FEW
 from tests.support.row_packets import packet, shown

@@ -25,7 +25,7 @@ from drainer.changes.segment import FLUSH_BYTES, SegmentCutter, SegmentDecoder, 
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.slots import merge_slot
 from drainer.row.format import Format
-from drainer.row.key import choose_key
+from drainer.row.layout import choose_key
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.slot_blob import HASH_VERSION, PIECE_BYTES_MAX, BlobError, cut_blob, join_blobs, write_blobs
-from drainer.row.key import identity
+from drainer.row.layout import identity
 from drainer.spark.source.executor import slotted
 from tests.support.slot_of import slot_of
 

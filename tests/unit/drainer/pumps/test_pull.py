@@ -19,8 +19,7 @@ from binlog.runtime.security import Security
 from binlog.tidb.varint import encode_uvarint
 
 import drainer.pumps.pull as pull_module
-from drainer.pumps.binlog_parts import PART_BYTES_MAX
-from drainer.pumps.client import ExtensionPump, Received
+from drainer.pumps.client import PART_BYTES_MAX, ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import pull, pull_binlogs
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, RangeDiffers

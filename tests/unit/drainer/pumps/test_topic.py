@@ -14,8 +14,7 @@ from binlog.topic.message import Outgoing, TopicError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.binlog_parts import leading_schema_version
-from drainer.pumps.client import Missed, PumpClient
+from drainer.pumps.client import Missed, PumpClient, leading_schema_version
 from drainer.pumps.survey import HeldBack, PumpSet
 from drainer.pumps.topic import TopicPump, TopicSilent
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, Topic

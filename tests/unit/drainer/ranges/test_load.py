@@ -16,10 +16,10 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import DBInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.apply.progress import LoadProgress
 from drainer.batch.work import Kind, Pieces
 from drainer.ddl.mysql_tables import create_table
 from drainer.ranges.load import PART_RANGES, TRIES_MAX, FirstLoad, creation, database, next_range, parts, shares
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import DefinitionChanged, Range, SnapshotGone, Upstream, UpstreamDown
 from drainer.schema.job_policy import RewriteRule, RewriteRules
 from drainer.schema.steps import Ddl

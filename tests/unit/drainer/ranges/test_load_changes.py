@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from binlog.tidb.table import DBInfo
 
+from drainer.apply.progress import LoadProgress
 from drainer.batch.work import Pieces
 from drainer.ddl.mysql_columns import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.protocol.pb_file import records
 from drainer.ranges.load import FirstLoad
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import Source, Upstream
 from drainer.schema.view import SchemaView
 from drainer.sink.base import SCHEMA_ID, FirstStart, Identity, TableLoad

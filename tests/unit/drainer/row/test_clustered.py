@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.row.column_type import ColumnType
-from drainer.row.key import Same, choose_key, key_function
+from drainer.row.layout import Same, choose_key, key_function
 from tests.support.row_case import INT, TEXT, codec_of, not_null, table
 from tests.unit.drainer.changes.cases import KINDS, datums
 from tests.unit.drainer.row.test_fast_path import both

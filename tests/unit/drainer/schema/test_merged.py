@@ -29,8 +29,7 @@ from drainer.dispatch.piece_order import OrderedPart
 from drainer.dispatch.rules import Router
 from drainer.protocol.registry import ProtocolOptions
 from drainer.row.codec import Decoder
-from drainer.row.key import Same, choose_key
-from drainer.row.layout import replicated
+from drainer.row.layout import Same, choose_key, replicated
 from drainer.schema.errors import RuleRefused
 from drainer.schema.filter import EventFilter, EventRule, Wildcards
 from drainer.schema.history.base import JobHistory

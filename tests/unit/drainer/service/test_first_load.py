@@ -20,8 +20,8 @@ from binlog.tidb.job import ActionType, Job
 from rich.console import Console
 
 from drainer.__main__ import main
+from drainer.apply.progress import LoadProgress
 from drainer.config import Config
-from drainer.ranges.progress import LoadProgress
 from drainer.ranges.upstream import UpstreamRefused
 from drainer.service import daemon, first_load
 from drainer.service.daemon import Upstream, _opened

@@ -8,7 +8,7 @@ import pytest
 from binlog import envelope
 from binlog.runtime.security import Security
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX
+from drainer.pumps.client import PART_BYTES_MAX
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorInTask
 from drainer.spark.source.executor import PAYLOAD_BYTES_MAX, PullTask, read_task

@@ -24,7 +24,7 @@ from drainer.changes.slots import last_change, merge_slot
 from drainer.changes.stream import StreamCutter, StreamDecoder, merge
 from drainer.pumps.client import PartJoiner
 from drainer.pumps.watermark import Counted
-from drainer.row.format import Format
+from drainer.row.codec import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, Receipt, Slotting, SlotWriter, Wants
 from drainer.sink.retry import TASK_RETRY_S

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from drainer.batch.work import Folded, Key, Kind, NetRow, TableShape
 from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, numbers_of, text_of
 from drainer.changes.vector import Ints, Mask, Words
+from drainer.row.codec import Format
 from drainer.row.column_type import NUMBERS, ColumnType, TypeClass
-from drainer.row.format import Format
 from drainer.row.layout import WITH_FRACTION, FoldKey, Same, trim_fraction
 
 _SIGN = np.uint64(1 << 63)

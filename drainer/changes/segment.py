@@ -25,9 +25,8 @@ from drainer.changes.net import KeyEvents, States, fold, identities
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import FoldedPart, OrderedChanges, pack
 from drainer.changes.vector import Ints, Mask
-from drainer.row.codec import Codec, DecodedRow, Decoder
+from drainer.row.codec import Codec, DecodedRow, Decoder, Format, check_row, written, written_literals
 from drainer.row.fast_path import Cells
-from drainer.row.format import Format, check_row, written, written_literals
 from drainer.row.layout import identity
 from drainer.row.transaction import PayloadCollector
 from drainer.schema.errors import SchemaError

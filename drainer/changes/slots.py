@@ -31,7 +31,7 @@ from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, Tab
 from drainer.changes.groups import NO_GROUPS, Groups, Links, assign_groups, linked, nodes_of, packed, unpacked
 from drainer.changes.net import STATES, States, folded_of, merge
 from drainer.changes.slot_blob import LINKS_SLOT, ORDERED_SLOT, BlobError
-from drainer.row.format import Format
+from drainer.row.codec import Format
 
 # A slot's blob of several Arrow IPC streams: a head, the row-by-row part, then each stream with its length.
 #

@@ -3,38 +3,19 @@
 If the old and the new image of an update belong to different partitions, the update becomes a delete in the one and an
 insert in the other. So all events of a row with these values are in one partition, in order.
 
-Partition numbers are the same as TiCDC's: a hash of names and of values as text, for whole columns at a time.
+Partition numbers are the same as TiCDC's: a hash of names and of values as text, for whole columns at a time,
 
     hash        xor of these CRC-32s: one of schema and table, and one of name and text of each column that counts
     partition   hash modulo the number of partitions
 
-NULL has the text `null`, like the string "null". Parts are joined without a separator. Both are ambiguous, but other
-producers of the same topic do the same, and all producers must agree on a row's partition.
-
-Dispatch by conflict: rows that share the value of any unique key share a partition, and other rows are divided among
-the partitions. Within one segment of one table, two events are connected if they belong to one transaction, or if an
-image of the one has the same value of a primary or unique key as an image of the other. All events that are connected,
-directly or through other events, go to one partition: the one that `index-value` computes from the smallest hash among
-their handle keys. An event that is connected to no other goes to the partition of `index-value`. A table is in a single
-partition if it has no handle key, or a unique key that cannot be compared here (a prefix, a virtual column, a collation
-that is not binary, a float). The changes of a table by a transaction that arrives in pieces also go to that single
-partition: they are all connected, and no piece has all of them. Such a transaction is a range of its own, with resolved
-events before and after it.
-
-Guaranteed between one resolved event and the next:
-
-- All events of a row, of a unique value, and of a transaction on the table are in one partition, in commit order.
-- The partitions do not depend on how the segment was read or split. So a segment that is written again, over the same
-  range of commit_ts, is written to the same partitions.
-
-Not guaranteed across a resolved event: in the next segment a row may be in another partition. Therefore
-
-- the producer writes a resolved event to every partition after each segment (it may do so more often), and
-- a consumer may apply what follows a resolved event with timestamp R in any partition only after it has applied all
-  rows up to R of every partition. Between two resolved events it may apply partitions in parallel, in any order.
-
-A producer that writes at least once may split its repetitions into other segments, which may be in other partitions.
-With this method, messages should be written exactly once.
+Dispatch by conflict, and what it guarantees (docs/dispatch.md): within one segment of one table, two events are
+connected if they belong to one transaction, or if an image of the one has the same value of a primary or unique key as
+an image of the other. All events that are connected, directly or through other events, go to the partition that
+`index-value` computes from the smallest hash among their handle keys. The changes of a table by a transaction that
+arrives in pieces go to a single partition: they are all connected, and no piece has all of them. Such a transaction is
+a range of its own, with resolved events before and after it. The partitions do not depend on how the segment was read
+or split. So a segment that is written again, over the same range of commit_ts, is written to the same partitions. The
+producer writes a resolved event to every partition after each segment (it may do so more often).
 """
 
 from __future__ import annotations

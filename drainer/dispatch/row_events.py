@@ -4,17 +4,14 @@ Within a transaction, the events of a table with a handle key are ordered: delet
 unique value is free before another row uses it. The events of a table without a handle key keep the order of its
 statements.
 
-A binlog has a change for each statement, messages do not. Every change removes its old image and adds its new one. A
-row is identified by its handle key, byte for byte. Of all changes of a row in one transaction, the first removal and
-the last addition count:
+Of all changes of a row in one transaction, the first removal of an image and the last addition of one count
+(docs/dispatch.md):
 
     insert, update             insert of the last image
     update, update             update from the first image to the last
     insert, delete             nothing
     delete, insert             update
     update of the handle key   delete of the old row and insert of the new one
-
-Rows of tables without a handle key are not merged.
 """
 
 from __future__ import annotations

@@ -1,22 +1,8 @@
 """Dispatch rules: which topic a table's events go to, which columns they have, and what chooses the partition of each.
 
-The first rule with a matching pattern decides both topic and partition. A table without a matching rule goes to the
-default topic and is dispatched by table.
-
-    table, default   a table is in one partition
-    index-value      by the handle key, or by the unique index that the rule names
-    columns          by the columns that the rule names
-    ts               by commit_ts
-    conflict         by groups of rows that share unique values (drainer/dispatch/dispatcher.py); an extension of this
-                     project, after the design that TiCDC began with
-    rowid            old name of index-value
-
-The first column selector (TiCDC's `column-selectors`) whose table patterns match decides which columns of a table its
-messages have. A table without a matching selector has all columns. The columns that remain must include the complete
-primary key, or all columns of a unique key. Messages are then encoded as if the table had no other columns. Its handle
-key is the primary key if all its columns remain; otherwise the unique key with the fewest columns, among those whose
-columns all remain and are NOT NULL; otherwise the table has no handle key. Selectors are applied last: merging the
-changes of a row, and dividing an update into a delete and an insert, use all columns.
+docs/dispatch.md describes rules and column selectors. `conflict` is an extension of this project, after the design that
+TiCDC began with. Messages are encoded as if a table had no other columns than those that its selector leaves; merging
+the changes of a row, and dividing an update into a delete and an insert, use all columns.
 """
 
 from __future__ import annotations
@@ -46,16 +32,10 @@ from drainer.schema.filter import (
 )
 
 
-# Patterns of columns, in the syntax of TiDB's column-filter, which TiCDC's column selectors use.
-#
-#     name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in schema/filter.py
-#     !name                                            not this one; the last pattern that matches decides
-#
-# A column that no pattern matches is not selected. Patterns ignore case, as in TiDB.
 @dataclass(frozen=True, slots=True)
 class ColumnPatterns:
-    """A list of patterns. The last one that matches a column decides. A column that no pattern matches is not
-    selected."""
+    """Patterns of columns, in the syntax of TiDB's column-filter (docs/dispatch.md). The last one that matches a column
+    decides. A column that no pattern matches is not selected."""
 
     patterns: tuple[Pattern, ...]
 

@@ -40,8 +40,7 @@ from drainer.ranges.upstream import (
     Upstream,
     UpstreamDown,
 )
-from drainer.row.codec import Codec
-from drainer.row.format import Format
+from drainer.row.codec import Codec, Format
 from drainer.schema.view import TableVersions
 from drainer.sink.errors import DestinationDown, PositionMoved, SchemaMoved, Transient
 from drainer.sink.snapshot import BUCKETS, DestinationSnapshot, PackedRows, Transaction, hashes

@@ -40,7 +40,7 @@ from drainer.ranges.upstream import (
     Upstream,
     UpstreamDown,
 )
-from drainer.row.format import Format
+from drainer.row.codec import Format
 from drainer.schema.job_policy import RewriteRules, generated
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import SchemaView, TableVersions

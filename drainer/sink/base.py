@@ -44,7 +44,7 @@ from drainer.sink.errors import DestinationRefused
 if TYPE_CHECKING:
     from drainer.changes.decode import Changes
     from drainer.changes.vector import Ints
-    from drainer.row.format import Format
+    from drainer.row.codec import Format
     from drainer.schema.steps import Ddl
     from drainer.schema.view import SchemaView
 

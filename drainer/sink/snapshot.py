@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.vector import Ints, Words
-from drainer.row.codec import Codec
-from drainer.row.format import Format
+from drainer.row.codec import Codec, Format
 from drainer.schema.view import TableVersions
 from drainer.sink.base import Identity, Verification, unfinished
 from drainer.sink.errors import DestinationRefused, PositionMoved

@@ -9,9 +9,8 @@ from binlog import envelope
 
 from drainer.batch.work import Folded, Key, KeyChange, Kind, NetRow, Ordered, SegmentWork, TableShape
 from drainer.changes.segment import COLUMNS_ROWS_MIN, SegmentDecoder
-from drainer.row.codec import Codec, Decoder
+from drainer.row.codec import Codec, Decoder, Format, written, written_literals
 from drainer.row.fast_path import Cells
-from drainer.row.format import Format, written, written_literals
 from drainer.row.layout import identity
 from drainer.row.transaction import LoopbackFilter
 from drainer.schema.view import SchemaView

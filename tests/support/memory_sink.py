@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drainer.batch.work import KeyChange, Kind, Literals, Pieces, SegmentWork, upsert
-from drainer.row.format import Format
+from drainer.row.codec import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (

@@ -13,8 +13,7 @@ from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import KeyChange
-from drainer.row.codec import Codec, Decoder
-from drainer.row.format import Format, written_literals
+from drainer.row.codec import Codec, Decoder, Format, written_literals
 from drainer.schema.view import SchemaView, TableAt, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES

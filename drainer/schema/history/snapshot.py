@@ -1,15 +1,13 @@
 """The schema as TiKV's meta data had it at one ts, so that only the DDL jobs after it need to be read.
 
 TiDB keeps the descriptions of databases and tables in hashes, and a schema version, under keys that begin with `m`; the
-jobs that are running in a table of its own (TiDB before 6.2: in lists). They are read at PD's GC safepoint, the oldest
-ts that TiKV can still show: from now on nothing that was dropped before it can be recovered. A FLASHBACK DATABASE that
-has run since may have recovered such tables, which only the whole history knows.
+jobs that are running in a table of its own (TiDB before 6.2: in lists). docs/architecture.md says why they are read at
+PD's GC safepoint, and which jobs' effects are in them: TiDB stores the `Diff` of a version with the effect in one
+transaction.
 
-A job has taken effect in the snapshot if its schema version is not above the snapshot's, which is the newest with a
-`Diff`, because TiDB stores that with the effect in one transaction. A job that was running at the snapshot may have
-taken effect in part. That is of no importance if it succeeded well before the position, because the job's own TableInfo
-then replaces the snapshot's, or if it had not begun. Of an ADD INDEX, which may run for hours, what is not public is
-left out. Otherwise the snapshot cannot be used.
+A job that was running at the snapshot may have taken effect in part. That is of no importance if it succeeded well
+before the position, because the job's own TableInfo then replaces the snapshot's, or if it had not begun. Of an ADD
+INDEX, which may run for hours, what is not public is left out. Otherwise the snapshot cannot be used.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _MARSHAL_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SQLiteValues:
-    """See row.format.Format."""
+    """See row.codec.Format."""
 
     def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> list[Row]:
         return list(

@@ -3,11 +3,10 @@
     drainer.spark.register(spark)
     spark.readStream.format("binlog").option("pd-urls", "http://127.0.0.1:2379").load()
 
-docs/api-source.md lists its options and columns, docs/changes.md says what those with `table` mean.
+docs/api-source.md lists its options and columns, docs/changes.md and docs/operations.md say what they mean.
 
-Without `table` fakes do not appear, a transaction that lies on two pumps appears twice (same start_ts and commit_ts),
-and a binlog of more than 64 MiB fails the query: a row is one value, which Spark copies several times. With `packed`,
-as the drainer reads it, a row is one message of a pull, unread: `pump`, `seq`, and `blob`, a serialized
+Without `table` a binlog of more than 64 MiB fails the query: a row is one value, which Spark copies several times. With
+`packed`, as the drainer reads it, a row is one message of a pull, unread: `pump`, `seq`, and `blob`, a serialized
 binlog.ext.PullRangeResp; of a binlog above 4 MiB a part, and the next rows hold the rest.
 
 The offset of a stream is `{"commit_ts": N}`: everything at or below N is final and has been read. It is the watermark

@@ -185,7 +185,7 @@ _BACKSLASH, _QUOTE, _ASCII = 92, 39, 128
 
 @dataclass(frozen=True, slots=True)
 class SQLText:
-    """See row.format.Format."""
+    """See row.codec.Format."""
 
     def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> list[Row]:
         parts = [column_of(column_type, values) for column_type, values in zip(column_types, columns, strict=True)]

@@ -24,7 +24,7 @@ from drainer.changes.net import KeyEvents, columns_of
 from drainer.changes.segment import FLUSH_BYTES, SegmentCutter, SegmentDecoder, events_of
 from drainer.changes.slot_blob import BlobError
 from drainer.changes.slots import merge_slot
-from drainer.row.format import Format
+from drainer.row.codec import Format
 from drainer.row.layout import choose_key
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView

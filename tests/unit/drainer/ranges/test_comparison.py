@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.ranges.check import RowDifference, changes, counts, differences, sums, unequal
-from drainer.row.codec import Codec
-from drainer.row.format import Format
+from drainer.row.codec import Codec, Format
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.snapshot import PackedRows
 from drainer.sink.sqlite.format import SQLITE_VALUES

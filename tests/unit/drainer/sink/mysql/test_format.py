@@ -13,8 +13,8 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.row.codec import Format
 from drainer.row.column_type import ColumnType
-from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.unit.drainer.changes.cases import KINDS, datums

@@ -243,13 +243,8 @@ def is_given(config: Config) -> bool:
 
 
 async def first_start(config: Config, known: Known, pumps: PumpSet) -> FirstStart:
-    """Return the start options from which the destination chooses if it has no position.
-
-    If `initial-commit-ts` is given, it is the position. Otherwise a drainer starts at the current TSO: the destination
-    has just been loaded from a copy of the upstream, or older changes are not wanted. Exception: if the whole known
-    schema was published by services that embed the SDK, the destination has none of their tables, and the pumps still
-    hold everything since the first table was created, it starts from the beginning. Starting now would fail at the
-    first row."""
+    """Return the start options from which the destination chooses if it has no position (docs/operations.md, "How the
+    drainer chooses where to start")."""
     only_published = not config.schema_.history_file and not config.schema_.history_url
     may_begin = not is_given(config) and only_published and bool(known.tables)
     if may_begin and await _has_everything(pumps, known.first_ts):

@@ -64,9 +64,8 @@ class WatermarkState:
 
 @dataclass(slots=True)
 class Steering:
-    """What an operator has asked of the running drainer; used on the event loop only. None of it is stored: after a
-    restart the configuration counts again, because a drainer that its supervisor restarts must not stand still, or end
-    early, because of a request that is written nowhere an operator looks.
+    """What an operator has asked of the running drainer; used on the event loop only. None of it survives a restart
+    (docs/operations.md, "Steering a running drainer").
 
     `stop_at_ts`: the drainer ends at this commit_ts, 0: it does not. `delay_ms`: batches end so long before the
     cluster's time. `paused_by`: who asked for the pause, "" while there is none; `paused_since_s`: unix seconds."""
@@ -226,9 +225,8 @@ class Scheduler:
                 pause_s = HELD_BACK_PAUSE_S
             if query != self._query:
                 return None
-            if plan is not None and self.steering.admits(
-                plan.until_ts
-            ):  # the answer may have come while it was planned
+            # A pause or an end may have been asked for while it was planned.
+            if plan is not None and self.steering.admits(plan.until_ts):
                 if plan.mode is Mode.DISTRIBUTED:
                     self._survey_ahead(plan)
                 self.batches.plan(plan, self._pipeline.position_ts)

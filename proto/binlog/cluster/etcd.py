@@ -241,7 +241,8 @@ class Etcd:
                 if response.canceled:
                     raise WatchBroken(f"watch of {prefix}: cancelled by {endpoint.url}: {response.cancel_reason}")
                 if response.events:
-                    yield [_event(event) for event in response.events]
+                    delete, put = rpc.Event.EventType.DELETE, EventKind.PUT
+                    yield [Event(EventKind.DELETE if e.type == delete else put, _kv(e.kv)) for e in response.events]
         except (aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._move_on(endpoint)
             raise WatchBroken(f"watch of {prefix}: {_why(endpoint, error)}") from error
@@ -332,11 +333,6 @@ def _prefix_end(prefix: str) -> bytes:
 
 def _kv(kv: Any) -> KV:
     return KV(kv.key.decode(errors="surrogateescape"), bytes(kv.value), int(kv.mod_revision), int(kv.lease))
-
-
-def _event(event: Any) -> Event:
-    kind = EventKind.DELETE if event.type == rpc.Event.EventType.DELETE else EventKind.PUT
-    return Event(kind, _kv(event.kv))
 
 
 class KeepAliveThread:

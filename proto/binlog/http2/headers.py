@@ -9,7 +9,7 @@ Only blocks that the general decoder has validated are cached; blocks that diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,11 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
             continue
         _check_field(name, value)
         others.append((name, value))
-    _check_pseudo(pseudo)
+    if pseudo.get(b":method") == b"CONNECT":
+        if not pseudo.get(b":authority") or b":scheme" in pseudo or b":path" in pseudo:
+            raise Malformed("CONNECT has an :authority, and neither :scheme nor :path")
+    elif not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
+        raise Malformed(":method, :scheme or :path is missing")
     return Head(
         pseudo[b":method"],
         pseudo.get(b":scheme", b""),
@@ -93,14 +97,6 @@ def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
         if name[:1] == b":":
             raise Malformed(f"pseudo field {name!r} in trailers")
         _check_field(name, value)
-
-
-def _check_pseudo(pseudo: Mapping[bytes, bytes]) -> None:
-    if pseudo.get(b":method") == b"CONNECT":
-        if not pseudo.get(b":authority") or b":scheme" in pseudo or b":path" in pseudo:
-            raise Malformed("CONNECT has an :authority, and neither :scheme nor :path")
-    elif not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
-        raise Malformed(":method, :scheme or :path is missing")
 
 
 def _check_value(name: bytes, value: bytes) -> None:

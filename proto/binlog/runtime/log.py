@@ -57,14 +57,11 @@ class RotatingFile:
         with self._lock:
             if self._size and self._size + len(text) > self._bytes_max:
                 self._file.close()
-                self._path.rename(self._old_name())
+                stamp = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S.%f")
+                self._path.rename(self._path.with_name(f"{self._path.stem}-{stamp}{self._path.suffix}"))
                 self._file = self._open()
             self._size += len(text.encode())
             return self._file.write(text)
-
-    def _old_name(self) -> Path:
-        stamp = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S.%f")
-        return self._path.with_name(f"{self._path.stem}-{stamp}{self._path.suffix}")
 
     def flush(self) -> None:
         self._file.flush()

@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 
 from binlog.errors import DecodeError
 
-from .time import Civil, core_unpack, duration_text
+from .time import core_unpack, duration_text
 from .varint import INT64_MAX, INT64_MIN, TOO_SHORT, UINT64_MAX, decode_uvarint, encode_uvarint
 
 V = TypeVar("V")
@@ -57,7 +57,7 @@ _LITERALS: Mapping[int, str] = {0: "null", 1: "true", 2: "false"}
 _LITERAL_VALUES: Mapping[int, JSONValue] = {0: None, 1: True, 2: False}
 _int64 = struct.Struct("<q")
 _uint64 = struct.Struct("<Q")
-_float64 = struct.Struct("<d")
+_NUMBERS = {_INT64: _int64, _UINT64: _uint64, _FLOAT64: struct.Struct("<d")}
 _uint32 = struct.Struct("<I")
 _header = struct.Struct("<II")
 _key_entry = struct.Struct("<IH")
@@ -163,20 +163,16 @@ def plain_notation(digits: str, exponent: int) -> str:
     return f"{digits[:exponent]}.{digits[exponent:]}"
 
 
-def _civil_text(when: Civil, code: int) -> str:
-    date = f"{when.year:04d}-{when.month:02d}-{when.day:02d}"
-    if code == _DATE:
-        return date
-    return f"{date} {when.hour:02d}:{when.minute:02d}:{when.second:02d}.{when.microsecond:06d}"
-
-
 def _leaf_string(buf: bytes, pos: int, code: int) -> str | None:
     """Return the unquoted text of a value that is shown as a string, or None for any other code."""
     if code == _STRING:
         length, start = decode_uvarint(buf, pos)
         return buf[start : start + length].decode("utf-8", "surrogateescape")
     if code in (_DATE, _DATETIME, _TIMESTAMP):
-        return _civil_text(core_unpack(_uint64.unpack_from(buf, pos)[0]), code)
+        when = core_unpack(_uint64.unpack_from(buf, pos)[0])
+        date = f"{when.year:04d}-{when.month:02d}-{when.day:02d}"
+        time = f"{when.hour:02d}:{when.minute:02d}:{when.second:02d}.{when.microsecond:06d}"
+        return date if code == _DATE else f"{date} {time}"
     if code == _DURATION:
         return duration_text(_int64.unpack_from(buf, pos)[0], 6)
     if code == _OPAQUE:
@@ -186,11 +182,8 @@ def _leaf_string(buf: bytes, pos: int, code: int) -> str | None:
 
 
 def _leaf_number(buf: bytes, pos: int, code: int) -> int | float:
-    if code == _INT64:
-        return int(_int64.unpack_from(buf, pos)[0])
-    if code == _UINT64:
-        return int(_uint64.unpack_from(buf, pos)[0])
-    return float(_float64.unpack_from(buf, pos)[0])
+    number: int | float = _NUMBERS[code].unpack_from(buf, pos)[0]
+    return number
 
 
 def decode_text(buf: bytes, pos: int = 0) -> tuple[str, int]:
@@ -239,11 +232,9 @@ def _value(buf: bytes, pos: int, end: int, code: int, depth: int) -> JSONValue:
     if code == _LITERAL:
         return _literal(_LITERAL_VALUES, buf[pos], pos)
     string = _leaf_string(buf, pos, code)
-    return _leaf_number(buf, pos, code) if string is None else _printable(string)
-
-
-def _printable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if string is None:
+        return _leaf_number(buf, pos, code)
+    return string if string.isascii() else string.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _literal(literals: Mapping[int, V], byte: int, pos: int) -> V:

@@ -414,14 +414,12 @@ class TableInfo(JsonObject):
         read = Reader.of(source, what)
         read.what = f"{what} {read.name('name')}".rstrip()
         found = cls(**_TABLE.read(read))
-        found._check_offsets(read.what)
-        return found
-
-    def _check_offsets(self, what: str) -> None:
-        for index in self.indexes:
+        for index in found.indexes:
             for part in index.columns:
-                if not 0 <= part.offset < len(self.columns):
-                    raise DecodeError(f"{what}.index_info {index.name}", offset=0, detail=f"no column {part.offset}")
+                if not 0 <= part.offset < len(found.columns):
+                    what = f"{read.what}.index_info {index.name}"
+                    raise DecodeError(what, offset=0, detail=f"no column {part.offset}")
+        return found
 
 
 _DATABASE = Layout(

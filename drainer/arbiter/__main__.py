@@ -26,7 +26,7 @@ from drainer.arbiter.config import PROGRAM, ArbiterConfig
 from drainer.arbiter.core import RUNNING, ArbiterError, Batches, Position, start_offset
 from drainer.kafka_reading.records import KafkaPartition, ReadStopped, TopicReader
 from drainer.protocol.errors import MessageError
-from drainer.protocol.secondary.decoder import SecondaryDecoder, commit_ts_of
+from drainer.protocol.secondary import SecondaryDecoder, commit_ts_of
 from drainer.sink.replay import Replayed, ReplayedDdl, Replayer
 
 _log = log.get_logger("arbiter")

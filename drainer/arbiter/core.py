@@ -24,7 +24,7 @@ from drainer.kafka_reading.records import Record
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import DdlEvent, Event, RowEvent
-from drainer.protocol.secondary.decoder import commit_ts_of
+from drainer.protocol.secondary import commit_ts_of
 from drainer.protocol.table import ColumnFlag
 from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.errors import DestinationDown, DestinationError

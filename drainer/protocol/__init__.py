@@ -1,1 +1,1 @@
-"""Message formats of row changes, DDLs and resolved timestamps: encoders and decoders, one folder each. Pure."""
+"""Message formats of row changes, DDLs and resolved timestamps: an encoder and a decoder for each. Pure."""

@@ -1,4 +1,4 @@
-"""The interface of a message format. Each folder beside this module has one, made by drainer.protocol.registry.
+"""The interface of a message format. Each protocol beside this module has one, made by drainer.protocol.registry.
 
     encoder.table(table)                   compiled once for each version of a table
         .encode_columns(changes)           one key and value for each row

@@ -1,4 +1,4 @@
-"""The table of protocols: the encoder and decoder of each folder by TiCDC's name, imported on first use; and their
+"""The table of protocols: the encoder and decoder of each by TiCDC's name, imported on first use; and their
 options, with TiCDC's names and defaults. Every encoder gets the same object.
 
 ProtocolOptions is the one table of these options. Made from it are: their settings in `[syncer.to]` with checks of type
@@ -145,8 +145,9 @@ def option_table() -> dict[str, tuple[Field[Any], Option]]:
     return {one.name: (one, one.metadata[_KEY]) for one in fields(ProtocolOptions) if _KEY in one.metadata}
 
 
-# Name → the package. That of Canal has CanalEncoder in its module `encoder` and CanalDecoder in `decoder`, and so on;
-# both are called with the options.
+# Name → the package. That of Avro has AvroEncoder in its module `encoder` and AvroDecoder in `decoder`, and so on;
+# both are called with the options. Some are no package, and one module has both.
+_OF_ONE_MODULE: Final = ("canal", "secondary")
 PROTOCOLS: Final[Mapping[str, str]] = {
     "open-protocol": "open",
     "default": "open",
@@ -193,7 +194,8 @@ def _class(what: str, options: ProtocolOptions) -> object:
     package = PROTOCOLS.get(options.protocol.lower())
     if package is None:
         raise ProtocolConfigError(unknown_protocol(options.protocol))
-    return getattr(import_module(f"drainer.protocol.{package}.{what.lower()}"), f"{package.capitalize()}{what}")
+    module = package if package in _OF_ONE_MODULE else f"{package}.{what.lower()}"
+    return getattr(import_module(f"drainer.protocol.{module}"), f"{package.capitalize()}{what}")
 
 
 # Checks of the protocols' options, and which protocols use which option. Errors use TiCDC's texts where TiCDC has

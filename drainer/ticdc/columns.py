@@ -22,7 +22,7 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, ColumnDecoder, Columns, by_rules, wanted_of_old
-from drainer.protocol.canal.decoder import value_of as canal_value_of
+from drainer.protocol.canal import canal_value_of
 from drainer.protocol.encoder import decompress
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Value

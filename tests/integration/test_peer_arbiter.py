@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from drainer.arbiter.__main__ import main
-from drainer.protocol.secondary.decoder import commit_ts_of
+from drainer.protocol.secondary import commit_ts_of
 from drainer.reparo.__main__ import main as reparo
 from tests.golden.compare import differences
 from tests.integration.sink.forks import children

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from drainer.protocol.encoder import EncodedColumns, Encoder, Message, TableEncoder
 from drainer.protocol.large import LargeMessages
-from drainer.protocol.secondary.encoder import SecondaryTable
+from drainer.protocol.secondary import SecondaryTable
 from drainer.protocol.table import RowChanges
 
 

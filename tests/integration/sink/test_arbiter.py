@@ -17,7 +17,7 @@ from drainer.arbiter.config import ArbiterConfig
 from drainer.arbiter.core import RUNNING, Position
 from drainer.protocol.event import DdlEvent
 from drainer.protocol.registry import ProtocolOptions
-from drainer.protocol.secondary.decoder import commit_ts_of
+from drainer.protocol.secondary import commit_ts_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.replay import Replayer, ReplayFailed, replayed
 from tests.golden.compare import differences

@@ -10,7 +10,7 @@ from binlog.pb import secondary_binlog_pb2 as pb
 
 from drainer.arbiter.core import ENDED, RUNNING, ArbiterError, Batches, Position, first_after, start_offset
 from drainer.kafka_reading.records import KafkaPartition, Record
-from drainer.protocol.secondary.decoder import SecondaryDecoder, commit_ts_of
+from drainer.protocol.secondary import SecondaryDecoder, commit_ts_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.replay import Replayed, ReplayedDdl
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.canal.encoder import CanalEncoder
+from drainer.protocol.canal import CanalEncoder
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedColumns, Message, RowMessages
 from drainer.protocol.registry import ProtocolOptions
 from tests.support.encoded import EncodedRow, framed_rows

@@ -1,1 +1,0 @@
-"""The secondary binlog, which TiDB-Binlog's drainer writes to Kafka: one message for each transaction and each DDL."""

@@ -296,11 +296,7 @@ def _flagged(types: tuple[tuple[str, object], ...], key: tuple[object, ...]) -> 
     return found if len(found) == len(types) else None
 
 
-def _binary(text: str) -> bytes:
-    return text.encode("iso-8859-1")
-
-
 @lru_cache(1024)
 def canal_value_of(type_name: str) -> Callable[[str], Value]:
     """Return what converts the values of a column of this type. Each raises ValueError, TypeError or AttributeError."""
-    return of_text(type_name, _binary)
+    return of_text(type_name, lambda text: text.encode("iso-8859-1"))

@@ -42,7 +42,9 @@ def loads(data: bytes) -> Any:
     """Parse JSON. Raises orjson.JSONDecodeError, which is a ValueError."""
     found = orjson.loads(data)
     try:
-        return json.loads(data, parse_int=_whole) if _MINUS_ZERO.search(data) else found
+        if _MINUS_ZERO.search(data):
+            return json.loads(data, parse_int=lambda digits: -0.0 if digits == "-0" else int(digits))
+        return found
     except RecursionError:
         raise orjson.JSONDecodeError("too many arrays in each other", "", 0) from None
 
@@ -59,10 +61,6 @@ def parse(value: bytes | None, what: str, how: Compression = "none") -> Reader:
     if not isinstance(document, dict):
         raise MessageError(f"{what}: a JSON {type(document).__name__} where an object is expected")
     return Reader(document, what)
-
-
-def _whole(digits: str) -> int | float:
-    return -0.0 if digits == "-0" else int(digits)
 
 
 def of_text(type_name: str, binary: Callable[[str], bytes]) -> Callable[[str], Value]:

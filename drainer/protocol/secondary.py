@@ -303,16 +303,12 @@ class SecondaryDecoder:
             if not binlog.HasField("ddl_data" if binlog.type == pb.DDL else "dml_data"):
                 raise MessageError(f"{NAME}: the message of commit_ts {binlog.commit_ts} has no data")
             if binlog.type == pb.DDL:
-                return [_ddl(binlog)]
+                data = binlog.ddl_data
+                return [DdlEvent(binlog.commit_ts, data.schema_name, data.table_name, data.ddl_query.decode())]
             tables = binlog.dml_data.tables
             return [event for table in tables for event in _rows(table, binlog.commit_ts)]
         except (UnicodeDecodeError, DecodeError) as error:
             raise MessageError(f"{NAME}: {error}") from error
-
-
-def _ddl(binlog: pb.Binlog) -> DdlEvent:
-    data = binlog.ddl_data
-    return DdlEvent(binlog.commit_ts, data.schema_name, data.table_name, data.ddl_query.decode())
 
 
 def _rows(table: pb.Table, commit_ts: int) -> list[Event]:

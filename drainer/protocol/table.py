@@ -169,12 +169,10 @@ def handle_index(info: TableInfo) -> IndexInfo | None:
 
 def smallest_key(info: TableInfo, indexes: Iterable[IndexInfo]) -> IndexInfo | None:
     """Return the one of these unique indexes that identifies rows, chosen as in `handle_index`."""
-    usable = [index for index in indexes if all(map(_tells_apart, info.index_columns(index)))]
+    usable = [
+        index for index in indexes if all(one.is_not_null and not one.is_virtual for one in info.index_columns(index))
+    ]
     return min(usable, key=lambda index: (len(index.columns), index.id), default=None)
-
-
-def _tells_apart(column: ColumnInfo) -> bool:
-    return column.is_not_null and not column.is_virtual
 
 
 def column_flags(info: TableInfo) -> dict[int, ColumnFlag]:

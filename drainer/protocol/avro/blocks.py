@@ -169,7 +169,8 @@ def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) 
     elif primitive in ("float", "double"):
         block = real(primitive, column)
     elif column_type.type_class is TypeClass.BIT:
-        block = _bit(column_type, column)
+        octets = filled(numbers_of(column_type, column)).astype(">u8").view(np.uint8)
+        block = big_endian(octets.reshape(len(column), 8), signed=False)
     else:
         text = texts_of(column_type, column, zone)
         block, rest = lengths(text), [text]
@@ -199,11 +200,6 @@ def real(primitive: str, column: Any) -> Block:
     if not np.isfinite(values).all():
         raise DecodeError(primitive, offset=0, detail="no number, or beyond its range")
     return fixed(values.view(np.uint8).reshape(len(values), -1))
-
-
-def _bit(column_type: ColumnType, column: Any) -> Block:
-    values = filled(numbers_of(column_type, column))
-    return big_endian(values.astype(">u8").view(np.uint8).reshape(len(values), 8), signed=False)
 
 
 def _decimal(field: Field, column: Any) -> Block:

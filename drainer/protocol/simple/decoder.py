@@ -147,10 +147,6 @@ def _key_of(schema: Reader) -> list[object]:
     return names if isinstance(names, list) else []
 
 
-def _binary(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
 def _timestamp(value: Mapping[str, object]) -> str:
     text = value.get("value")
     if not isinstance(text, str):
@@ -161,7 +157,7 @@ def _timestamp(value: Mapping[str, object]) -> str:
 @lru_cache(1024)
 def value_of(mysql_type: str) -> Callable[[Any], Value]:
     """Return what converts values of this type in JSON. Each raises ValueError, TypeError or AttributeError."""
-    return _timestamp if mysql_type == "timestamp" else of_text(mysql_type, _binary)
+    return _timestamp if mysql_type == "timestamp" else of_text(mysql_type, partial(base64.b64decode, validate=True))
 
 
 @lru_cache(1024)

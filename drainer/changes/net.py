@@ -33,7 +33,7 @@ _IDENTITY_BYTES: Final = 9  # of a whole number
 
 
 def identities(key: FoldKey, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
-    """Return row.key.identity of each row's key, a binary array. `columns`: those of all targets; the key's columns
+    """Return layout.identity of each row's key, a binary array. `columns`: those of all targets; the key's columns
     must be present and without NULLs."""
     parts = zip(key.columns, key.same, strict=True)
     return _united([_compared(column_types[at], columns[at], same) for at, same in parts if same is not Same.CONSTANT])
@@ -152,7 +152,7 @@ class KeyEvents:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The states of keys. Each key occurs once, in the order of (`table`, `identity`): table id and row.key.identity.
+    """The states of keys. Each key occurs once, in the order of (`table`, `identity`): table id and layout.identity.
     `first`: the kind of its first change, at (first_ts, first_sequence). `row`: its last row, packed, of (last_ts,
     last_sequence); NULL when the key is dead. `image`: the key as last written, if it can be written in several ways
     (FoldKey.imaged), else NULL. `gone`: the images to delete."""

@@ -42,20 +42,19 @@ from drainer.dispatch.row_events import RowEvents, differ, halves_of, row_codes,
 from drainer.dispatch.rules import Method, Router, Rule
 from drainer.protocol.column_text import each, texts_of
 from drainer.protocol.table import RowChanges, Table
-from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.column_type import NUMBERS, ColumnType, TypeClass
 from drainer.row.layout import compared_as, comparison
 from drainer.row.rules import mapped
 
 Hashes = npt.NDArray[np.uint32]
 
-_NUMBERS = (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT)
 _ONES: Final = 0xFFFF_FFFF
 
 
 def hashed_texts(column_type: ColumnType, values: Any, zone: tzinfo) -> Any:
     """Convert an Arrow array of decoded values to a `binary` array of the texts that are hashed, with NULL for NULL.
     Raises DecodeError."""
-    if column_type.type_class in _NUMBERS:
+    if column_type.type_class in NUMBERS:
         return as_binary(values.cast(pa.string()))
     if column_type.type_class is TypeClass.TEXT:
         return values
@@ -94,7 +93,7 @@ def row_hashes(table: Table, column_indexes: Sequence[int], columns: Columns, co
     for column_index in column_indexes:
         column = table.columns[column_index]
         begin = crc32(column.name.encode())
-        if column.column_type.type_class in _NUMBERS:
+        if column.column_type.type_class in NUMBERS:
             found ^= _crcs(pc.fill_null(hashed_texts(column.column_type, columns[column_index], zone), b"null"), begin)
             continue
         encoded = columns[column_index].dictionary_encode()

@@ -173,7 +173,7 @@ class Codec:
         return (kind, old, new) if self.rules is None else self.rules.row(kind, old, new)
 
     def key(self, cells: Cells, commit_ts: int) -> object:
-        """The key's value as the fold compares it (key.key_function). DecodeError if a column of the key is NULL."""
+        """The key's value as the fold compares it (layout.key_function). DecodeError if a column of the key is NULL."""
         try:
             return self.key_of(cells)
         except DecodeError as error:

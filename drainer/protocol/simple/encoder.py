@@ -255,7 +255,7 @@ def _branch_of(column_type: ColumnType) -> str:
 
 class SimpleEncoder(OneRowMessages):
     """Encodes Simple. Readers need a table's schema to use its rows. They get it from DDLs and from bootstrap messages,
-    which are sent when bootstrap.BootstrapSchedule says so."""
+    which are sent when the sink's BootstrapSchedule says so."""
 
     name = "simple"
 

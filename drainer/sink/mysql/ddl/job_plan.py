@@ -15,7 +15,7 @@ without everything that no row depends on (Dialect.only_rows).
 
 TiDB: upstream's text, unedited. Its effect may depend on the writer's session, which the job does not record:
 
-- the current database: see schema/job_effects.py;
+- the current database: see schema/job_policy.py;
 - the time zone: a TIMESTAMP's DEFAULT 'text' would be another moment here. So statements are generated from the
   difference of the TableInfos instead. A CREATE TABLE, whose text contains more than the TableInfo, runs as it is,
   followed by a statement that sets the default;
@@ -323,7 +323,7 @@ def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     if step.is_of_temporary_table or (kind in _SEQUENCES and server.flavour == "mysql"):  # which has no sequences
         return Translation(())
     if kind in job_kinds.DROPS or kind in job_kinds.RENAMES:
-        return text  # made of the changes by schema/job_effects.py, whatever the server
+        return text  # made of the changes by schema/catalog.py, whatever the server
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         return _exchange(step, dialect) or text
     if kind == ActionType.CREATE_VIEW:

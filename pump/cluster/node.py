@@ -198,17 +198,14 @@ class Node:
             record=found,
         )
 
-    async def heartbeat(self, interval_s: float, measure: Callable[[], Awaitable[int]] | None = None) -> None:
-        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06).
-
-        `measure` returns the score to write.
-        """
+    async def heartbeat(self, interval_s: float, measure: Callable[[], Awaitable[int]]) -> None:
+        """Write the record every `interval_s` seconds, with the score that `measure` returns, until usurped. Failures
+        of etcd are logged and retried (P-LC-06)."""
         outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while not self.usurped:
             await asyncio.sleep(interval_s)
             try:
-                if measure is not None:
-                    self.score = await measure()
+                self.score = await measure()
                 await self.write()
                 outage.over()
             except RegistryConflict:

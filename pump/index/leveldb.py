@@ -233,9 +233,9 @@ class Index:
         """Return the number of the last checkpoint whose table the index holds, or 0."""
         return keys.decode_number(self._get(keys.CHECK))
 
-    def pointers(self, after_ts: int) -> Iterator[tuple[int, Pointer]]:
-        """Yield ts and position of every record above `after_ts`, ascending."""
-        for key, value in self._scan(start=keys.ts_key(after_ts), stop=keys.TS + b"\xff" * 9, include_start=False):
+    def pointers(self) -> Iterator[tuple[int, Pointer]]:
+        """Yield ts and position of every record, ascending by ts."""
+        for key, value in self._scan(prefix=keys.TS):
             yield keys.key_ts(key), Pointer.decode(value)
 
     def damages(self) -> list[tuple[Pointer, int]]:

@@ -144,7 +144,7 @@ def missing_ends(log: ValueLog, index: Index, *, start: Pointer | None) -> list[
     if not candidates or start is None:
         return candidates
     last: dict[int, int] = {}
-    for _, pointer in index.pointers(0):
+    for _, pointer in index.pointers():
         last[pointer.fid] = max(last.get(pointer.fid, 0), pointer.offset)
     return [
         each._replace(reason=f"{each.reason}, and the index knows records up to byte {last[each.begin.fid]}")
@@ -332,7 +332,7 @@ class _Rebuild:
         are searched, because a prewrite may arrive after its start_ts was resolved and commit above that."""
         if not self.damaged:
             return
-        for ts, pointer in self.index.pointers(0):
+        for ts, pointer in self.index.pointers():
             lost = any(begin <= pointer and pointer < Pointer(begin.fid, end) for begin, end in self.damaged)
             if lost and self.index.outcome(ts) is None and self.index.complete(ts) is None:
                 _log.error("cannot read a pending prewrite", start_ts=ts, pointer=pointer)

@@ -137,7 +137,7 @@ def test_delete_until_batches_begin_behind_keys_deleted_before(tmp_path: Path) -
     assert list(index.delete_until(TS, 3000)) == [DELETE_KEYS_MAX, DELETE_KEYS_MAX, 3000 - 2 * DELETE_KEYS_MAX]
     deleted = [DELETE_KEYS_MAX, 2 * DELETE_KEYS_MAX, 3000]
     assert index.starts == [TS, *map(ts_key, deleted)]
-    assert [ts for ts, _ in index.pointers(0)] == list(range(3001, 4001))
+    assert [ts for ts, _ in index.pointers()] == list(range(3001, 4001))
     assert len(list(index.completes(0, 4000))) == 4000, "of another prefix"
     assert sum(index.delete_until(COMPLETE, 1 << 60)) == 4000
     assert not list(index.delete_until(COMPLETE, 1 << 60))

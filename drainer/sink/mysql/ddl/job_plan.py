@@ -323,7 +323,7 @@ def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     if step.is_of_temporary_table or (kind in _SEQUENCES and server.flavour == "mysql"):  # which has no sequences
         return Translation(())
     if kind in job_kinds.DROPS or kind in job_kinds.RENAMES:
-        return text  # made of the changes by schema/catalog.py, whatever the server
+        return text  # made of the changes by schema/job_policy.py, whatever the server
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         return _exchange(step, dialect) or text
     if kind == ActionType.CREATE_VIEW:

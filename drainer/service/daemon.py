@@ -57,7 +57,17 @@ from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.service.verification import Verifier
-from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, FirstStart, Identity, Position, Wants, advance_s
+from drainer.sink.base import (
+    AnySink,
+    ChecksTables,
+    DerivesDdl,
+    FirstStart,
+    Identity,
+    Position,
+    UsesSpark,
+    Wants,
+    advance_s,
+)
 from drainer.sink.errors import DestinationRefused
 from drainer.spark.startup.class_archive import make_where_missing
 from drainer.spark.startup.jvm_launch import Opening
@@ -157,7 +167,7 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
             now_ts = await _unless(stop, _now_ts(config, etcd, security))  # heartbeats are counted from it
             schemas = MessageSchemas() if config.has_schemas_in_topics else None
             upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate, schemas)
-            opened = await stack.enter_async_context(_opened(config, upstream, stop))
+            opened = await stack.enter_async_context(_opened(config, upstream, stop, opening))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
             return
@@ -193,8 +203,12 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
+async def _opened(
+    config: Config, upstream: Upstream, stop: asyncio.Event, opening: Opening
+) -> AsyncIterator[Opened]:
     destination = config.syncer.sink(former_has_ended=config.standby)
+    if isinstance(destination, UsesSpark):
+        destination.session, opening.before_close = opening.session, destination.release
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
     jobs = job_sources(config, upstream.etcd, upstream.schemas)

@@ -42,6 +42,8 @@ from drainer.changes import ChangeSegment
 from drainer.sink.errors import DestinationRefused
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from drainer.changes.decode import Changes
     from drainer.changes.vector import Ints
     from drainer.row.codec import Format
@@ -394,6 +396,18 @@ class DerivesDdl(Protocol):
 
     @property
     def derives_ddl(self) -> Literal[True]: ...
+
+
+@runtime_checkable
+class UsesSpark(Protocol):
+    """A sink that works in Spark's session itself. `session`: waits for it; set before `open`."""
+
+    session: Callable[[], SparkSession] | None
+
+    def release(self) -> None:
+        """End everything that uses the session, which is stopped next. Called by another thread, perhaps before
+        `open`."""
+        ...
 
 
 @runtime_checkable

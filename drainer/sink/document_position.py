@@ -197,14 +197,14 @@ class PositionFile:
         if owner != (self._identity.cluster_id, self._identity.changefeed):
             raise DestinationRefused(f"{self.path} is the position of changefeed {owner[1]!r} of cluster {owner[0]}")
         try:
-            return _document_of(body, self._label)
+            return document_of(body, self._label)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DestinationRefused(
                 f"{self._label} was not written by this version of the drainer ({error!r}): start the one that wrote it"
             ) from error
 
     def _write(self, document: Document) -> None:
-        body = _body_of(document, self._identity)
+        body = document_value(document, self._identity)
         text = json.dumps({"crc": zlib.crc32(_body_text(body).encode()), "body": body}) + "\n"
         beside = self.path.with_name(self.path.name + ".new")
         try:
@@ -226,7 +226,7 @@ def _body_text(body: object) -> str:
     return json.dumps(body, sort_keys=True)
 
 
-def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
+def document_value(document: Document, identity: Identity) -> dict[str, Any]:
     return {
         "cluster_id": identity.cluster_id,
         "changefeed": identity.changefeed,
@@ -237,7 +237,7 @@ def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
     }
 
 
-def _document_of(body: dict[str, Any], label: str) -> Document:
+def document_of(body: dict[str, Any], label: str) -> Document:
     found = Document(notes=body["notes"])
     found.stored = None if body["position"] is None else stored_of(body["position"], label)
     found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}

@@ -25,6 +25,10 @@ class ToSection(Section):
         """Hosts that executors must reach, by the setting that names them."""
         return {}
 
+    def spark_settings(self) -> Mapping[str, str]:
+        """Spark's settings that the destination needs; the user's `[spark.conf]` overrides them."""
+        return {}
+
     def check(self) -> None:
         """Raises ConfigError for settings that do not fit together."""
 

@@ -1,0 +1,1 @@
+"""Destination `db-type = "delta"`: for each table a history and a mirror, as tables of Delta Lake."""

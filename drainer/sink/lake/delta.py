@@ -1,0 +1,214 @@
+"""The door to Delta Lake: the state of a table, and commits of what executors wrote, through Delta's own transactions
+in Spark's JVM. All errors of it are a DestinationError."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
+from drainer.sink.lake.fields import AFTER, BEFORE, ID, IMAGE_ID, OWN, PHYSICAL, Field
+from drainer.sink.lake.section import PACKAGE
+from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_ID: Final = "delta.columnMapping.maxColumnId"
+KEY: Final = "tidb.key"
+ROLE: Final = "tidb.role"
+HISTORY: Final = "history"
+_FEATURES: Final = {f"delta.feature.{name}": "supported" for name in ("timestampNtz", "domainMetadata")}
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+APP_ID: Final = "spark.databricks.delta.write.txnAppId"
+VERSION: Final = "spark.databricks.delta.write.txnVersion"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at one version. `schema`, `settings`: of its metadata; `key`: the ids of its key's columns."""
+
+    version: int
+    table_id: str
+    schema: Sequence[Mapping[str, Any]] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Of a mirror all fields, of a history those of its images of new rows."""
+        if self.settings.get(ROLE) == HISTORY:
+            found = next(one["type"]["fields"] for one in self.schema if one["name"] == AFTER)
+        else:
+            found = self.schema
+        return tuple(map(Field.of_json, found))
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return tuple(json.loads(self.settings.get(KEY, "[]")))
+
+    @property
+    def max_id(self) -> int:
+        return int(self.settings.get(MAX_ID, IMAGE_ID + 1))
+
+
+def history_schema(fields: Sequence[Field]) -> list[dict[str, Any]]:
+    """Return the fields of a history whose images have these. Each field has the id above that of its twin in the
+    other image."""
+    own = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {ID: at, PHYSICAL: name}}
+        for at, (name, kind) in enumerate(OWN, 1)
+    ]
+
+    def image(name: str, id_: int) -> dict[str, Any]:
+        inner = [one.json() for one in fields]
+        for one in inner:
+            one["metadata"][ID] += id_ - IMAGE_ID - 1
+        kind = {"type": "struct", "fields": inner}
+        return {"name": name, "type": kind, "nullable": True, "metadata": {ID: id_, PHYSICAL: name}}
+
+    return [*own, image(BEFORE, IMAGE_ID), image(AFTER, IMAGE_ID + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A Parquet file that was written. `path`: under its table's directory; `low`, `high`: the first and last
+    commit_ts, if it has that column."""
+
+    path: str
+    size: int
+    rows: int
+    low: int = -1
+    high: int = -1
+
+    def action(self) -> dict[str, Any]:
+        stats: dict[str, Any] = {"numRecords": self.rows}
+        if self.high >= 0:
+            stats |= {"minValues": {"commit_ts": self.low}, "maxValues": {"commit_ts": self.high}}
+            stats["nullCount"] = {"commit_ts": 0}
+        add = {"path": self.path, "partitionValues": {}, "size": self.size, "modificationTime": now_ms()}
+        return {"add": {**add, "dataChange": True, "stats": json.dumps(stats)}}
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def schema_action(
+    table_id: str, schema: Sequence[Mapping[str, Any]], max_id: int, settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """The action that gives a table this schema."""
+    made = {**_FEATURES, **settings, "delta.columnMapping.mode": "name", MAX_ID: str(max_id)}
+    made |= {"delta.enableTypeWidening": "true"}
+    text = json.dumps({"type": "struct", "fields": list(schema)})
+    of = {"id": table_id, "format": {"provider": "parquet", "options": {}}, "schemaString": text}
+    return {"metaData": {**of, "partitionColumns": [], "configuration": made, "createdTime": now_ms()}}
+
+
+class Delta:
+    """Delta in a session of its own: what it sets does not concern the drainer's other queries."""
+
+    def __init__(self, session: SparkSession) -> None:
+        """Raises DestinationRefused if Delta is not among Spark's jars."""
+        self.spark = session.newSession()
+        for name, value in _SETTINGS.items():
+            self.spark.conf.set(name, value)
+        jvm: Any = self.spark._jvm
+        self._of: Any = jvm.org.apache.spark.sql.delta
+        self._scala = jvm.scala
+        self._java = jvm.java
+        try:
+            self._manual = getattr(getattr(self._of, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        except (*SPARK_ERRORS, TypeError, AttributeError) as error:  # py4j takes a class that is missing for a package
+            raise DestinationRefused(
+                f'Spark has no Delta: leave spark.jars.packages in [spark.conf] out, or add "{PACKAGE}" to it, or the '
+                f"jars to spark.jars"
+            ) from error
+
+    def state(self, path: Path) -> TableState | None:
+        """Return the table's newest state; None if there is no table."""
+        with errors(path):
+            snapshot = self._snapshot(path)
+            if snapshot.version() < 0:
+                return None
+            found = json.loads(snapshot.metadata().json())["metaData"]
+        schema = json.loads(found["schemaString"])["fields"]
+        return TableState(snapshot.version(), found["id"], schema, found.get("configuration", {}))
+
+    def came(self, path: Path, app: str) -> int:
+        """Return the version up to which `app` has committed to the table; -1: it has not."""
+        with errors(path):
+            found = self._snapshot(path).transactions().get(app)
+            return int(found.get()) if found.isDefined() else -1
+
+    def domain(self, path: Path, name: str) -> tuple[int, str | None]:
+        """Return a table's version, and its text of this name."""
+        with errors(path):
+            snapshot = self._snapshot(path)
+            found = snapshot.domainMetadata()
+            texts = [json.loads(found.apply(at).json())["domainMetadata"] for at in range(found.size())]
+            version = int(snapshot.version())
+        return version, next((str(one["configuration"]) for one in texts if one["domain"] == name), None)
+
+    def commit(
+        self, path: Path, actions: Sequence[Mapping[str, Any]], *, app: str = "", after: int = -1, version: int = -2
+    ) -> int:
+        """Commit the actions and return the table's new version. `app`: must have committed up to `after`; `version`:
+        of the table that the caller has read; -2: any. Raises Fenced if it is another, or if another writer has
+        committed what contradicts."""
+        with errors(path):
+            transaction = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)).startTransaction()
+            came = transaction.txnVersion(app) if app else after
+            if came != after or version not in (-2, transaction.readVersion()):
+                raise Fenced(f"{path}: another drainer has written to it meanwhile")
+            made = self._java.util.ArrayList()
+            for one in actions:
+                action = self._of.actions.Action.fromJson(json.dumps(one))
+                if "metaData" in one:
+                    transaction.updateMetadata(action, False)
+                else:
+                    made.add(action)
+            found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
+            return int(transaction.commit(found, self._manual))
+
+    @contextlib.contextmanager
+    def as_app(self, app: str, version: int) -> Iterator[SparkSession]:
+        """A session whose statement is skipped by a table to which `app` has committed this version. One thread at a
+        time."""
+        self.spark.conf.set(APP_ID, app)
+        self.spark.conf.set(VERSION, str(version))
+        try:
+            yield self.spark
+        finally:
+            for name in (APP_ID, VERSION):
+                with contextlib.suppress(*SPARK_ERRORS, OSError):
+                    self.spark.conf.unset(name)
+
+    def _snapshot(self, path: Path) -> Any:
+        log = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path))
+        return log.update(False, self._scala.Option.empty(), self._scala.Option.empty())
+
+
+def txn_action(app: str, version: int) -> dict[str, Any]:
+    return {"txn": {"appId": app, "version": version, "lastUpdated": now_ms()}}
+
+
+@contextlib.contextmanager
+def errors(path: Path) -> Iterator[None]:
+    """Turn errors of Spark into those of a destination."""
+    try:
+        yield
+    except (*SPARK_ERRORS, OSError) as error:
+        text = text_of(error)
+        if "Concurrent" in text and "Exception" in text:
+            raise Fenced(f"{path}: another writer has committed meanwhile: {reason_of(text)}") from error
+        raise DestinationDown(f"{path}: {reason_of(text)}") from error

@@ -1,0 +1,195 @@
+"""The fields of a table in the lake, and what a DDL makes of them. Pure.
+
+A field belongs to a column by TiDB's column id, which is in the field's metadata. In files a column has the field's
+physical name, which never changes. So RENAME and a new order change no file, and a column that is dropped and added
+again under its name is another one.
+
+| TiDB | in the lake |
+|---|---|
+| as in docs/changes.md | Spark's type |
+| TIME | string, because Delta has no intervals |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from binlog.errors import ConfigError
+from binlog.tidb.default import missing_value
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.protocol.table import handle_index
+from drainer.row.layout import published
+from drainer.spark.typed.types import spark_type, text_of
+
+ID: Final = "delta.columnMapping.id"
+PHYSICAL: Final = "delta.columnMapping.physicalName"
+WIDENED: Final = "delta.typeChanges"
+COLUMN: Final = "tidb.column.id"
+FILL: Final = "tidb.fill"
+OWN: Final = (
+    ("kind", "string"),
+    ("commit_ts", "long"),
+    ("commit_time", "timestamp"),
+    ("start_ts", "long"),
+    ("place", "integer"),
+)
+BEFORE, AFTER = "before", "after"
+IMAGE_ID: Final = len(OWN) + 1  # of `before`; `after` has the next one
+_INTEGERS: Final = ("byte", "short", "integer", "long")
+_DIGITS: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def type_name(kind: FieldType, where: str) -> str:
+    """Return the type in the lake, in the words of Delta's schemas. Raises ConfigError if there is none."""
+    if kind.tp is Tp.DURATION:
+        return "string"
+    found = spark_type(kind)
+    if found is None:
+        raise ConfigError(f"column {where}: a lake has no type for {kind.mysql_name}; leave the column out by a rule")
+    return str(found.jsonValue())
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field. `id`: Delta's number of it; `column_id`: TiDB's; -1: its column is gone, and it is kept under another
+    name; `widened`: (from, to) of the changes of its type; `fill`: SQL of the value that rows written before have, from
+    the table's fields; "": none is missing."""
+
+    name: str
+    type: str
+    id: int
+    physical: str
+    column_id: int
+    widened: tuple[tuple[str, str], ...] = ()
+    fill: str = ""
+
+    def json(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {ID: self.id, PHYSICAL: self.physical, COLUMN: self.column_id}
+        if self.widened:
+            metadata[WIDENED] = [{"fromType": old, "toType": new} for old, new in self.widened]
+        if self.fill:
+            metadata[FILL] = self.fill
+        return {"name": self.name, "type": self.type, "nullable": True, "metadata": metadata}
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Field:
+        of = found["metadata"]
+        widened = tuple((one["fromType"], one["toType"]) for one in of.get(WIDENED, ()))
+        return cls(found["name"], found["type"], of[ID], of[PHYSICAL], of.get(COLUMN, -1), widened, of.get(FILL, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The fields after a DDL. `lost`: (name, from, to) of columns whose old values cannot be had under the new type as
+    TiDB has them."""
+
+    fields: tuple[Field, ...]
+    lost: tuple[tuple[str, str, str], ...] = ()
+
+
+def evolved(
+    fields: Sequence[Field],
+    info: TableInfo,
+    ids: Iterator[int],
+    *,
+    was: Mapping[int, int],
+    keeps: bool,
+) -> Evolved:
+    """Return the fields of this table. `was`: ids of columns that got another one by a change of type, by their new
+    ids; `keeps`: fields whose columns are gone, or have a type that cannot hold the old values, stay beside; without,
+    they stay while a `fill` needs them. May be repeated with its result."""
+    known = {field.column_id: field for field in fields if field.column_id >= 0}
+    gone = [field for field in fields if field.column_id < 0]
+    used = {field.physical for field in fields}
+    kept: list[Field] = []
+    lost: list[tuple[str, str, str]] = []
+    for column in published(info):
+        kind = type_name(column.type, f"{info.name}.{column.name}")
+        field = known.pop(column.id, None) or known.pop(was.get(column.id, -1), None)
+        if field is not None and (field.type == kind or widens(field.type, kind)):
+            steps = field.widened if field.type == kind else (*field.widened, (field.type, kind))
+            kept.append(replace(field, name=column.name, type=kind, column_id=column.id, widened=steps))
+            continue
+        fill = default_of(column, kind) if field is None and fields else ""
+        if field is not None:
+            gone.append(field)
+            fill = cast_of(field, kind)
+            if not fill:
+                lost.append((column.name, field.type, kind))
+        name = f"c{column.id}"
+        physical = name if name not in used else f"{name}_{re.sub(r'[^0-9a-z]+', '_', kind)}"
+        kept.append(Field(column.name, kind, next(ids), physical, column.id, (), "" if keeps else fill))
+    gone += known.values()
+    if not keeps:
+        gone = [field for field in gone if any(quoted(aside(field)) in one.fill for one in kept)]
+    return Evolved((*kept, *_beside(gone, kept, keeps=keeps)), () if keeps else tuple(lost))
+
+
+def _beside(gone: Iterable[Field], kept: Iterable[Field], *, keeps: bool) -> Iterator[Field]:
+    """The fields without a column, under names that no column has."""
+    names = {field.name.lower() for field in kept}
+    for field in gone:
+        name = field.name if keeps and field.name.lower() not in names else aside(field)
+        names.add(name.lower())
+        yield replace(field, name=name, column_id=-1)
+
+
+def aside(field: Field) -> str:
+    """The name of a field whose column is gone, where another column has its name."""
+    return f"{field.physical}__before"
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether Delta reads values of one type as the other (type widening)."""
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    now = _DECIMAL.fullmatch(new)
+    if now is None:
+        return (old, new) in {("float", "double"), ("date", "timestamp_ntz")} or (old in _INTEGERS[:3] and new == "double")
+    digits, scale = int(now[1]), int(now[2])
+    if old in _DIGITS:
+        return digits - scale >= _DIGITS[old]
+    was = _DECIMAL.fullmatch(old)
+    return was is not None and scale >= int(was[2]) and digits - scale >= int(was[1]) - int(was[2])
+
+
+def cast_of(field: Field, new: str) -> str:
+    """SQL of a field's values under another type; "": Spark's CAST may give another value than TiDB's."""
+    exact = all(kind in (*_INTEGERS, "string") or kind.startswith("decimal") for kind in (field.type, new))
+    return f"CAST({quoted(aside(field))} AS {sql_type(new)})" if exact else ""
+
+
+def sql_type(name: str) -> str:
+    return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(name, name.upper())
+
+
+def default_of(column: ColumnInfo, kind: str) -> str:
+    """SQL of the value of rows that are older than the column; "": NULL. A date that Spark cannot hold is NULL."""
+    text = text_of(missing_value(column), column.type)
+    if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and text.startswith("0000-00-00")):
+        return ""
+    if kind == "binary":
+        return f"X'{text.removeprefix('0x')}'" if text.startswith("0x") else f"CAST({literal(text)} AS BINARY)"
+    return literal(text) if kind == "string" else f"CAST({literal(text)} AS {sql_type(kind)})"
+
+
+def literal(text: str) -> str:
+    """A string in Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def key_of(info: TableInfo) -> tuple[int, ...]:
+    """The ids of the columns that tell a table's rows apart; none if it has no such key."""
+    index, known = handle_index(info), {column.id for column in published(info)}
+    ids = tuple(column.id for column in info.index_columns(index)) if index is not None else ()
+    return ids if set(ids) <= known else ()

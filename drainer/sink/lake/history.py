@@ -1,0 +1,194 @@
+"""Changes as Parquet files of history tables, written in executors or in the driver."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from binlog.cluster import tso
+from binlog.errors import DecodeError
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes, Columns
+from drainer.changes.vector import Ints
+from drainer.protocol.column_text import texts_of
+from drainer.protocol.errors import converted
+from drainer.row.column_type import ColumnType, TypeClass
+from drainer.sink.base import Receipt, TableName
+from drainer.sink.errors import DestinationDown
+from drainer.sink.lake.delta import File
+from drainer.sink.lake.fields import AFTER, BEFORE, IMAGE_ID, OWN, Field
+from drainer.spark.typed.types import column_converter
+
+_SLOT_MS: Final = 64  # changes of so many ms of commit_ts are in one slot
+_ROW_GROUP_ROWS: Final = 1 << 17
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_TYPES: Final[Mapping[str, Any]] = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_type(name: str) -> Any:
+    """The Arrow type of a type in the lake."""
+    found = _DECIMAL.fullmatch(name)
+    return _TYPES[name] if found is None else pa.decimal128(int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTable:
+    """Where and how rows of a table are written. Picklable. `came`: changes up to this commit_ts are there already;
+    `zero_dates_fail`: raise for dates that Spark cannot hold."""
+
+    directory: Path
+    fields: tuple[Field, ...]
+    came: int = -1
+    zero_dates_fail: bool = False
+
+    def schema(self) -> Any:
+        """The Arrow schema of its files, with physical names."""
+        own = [_field(name, arrow_type(kind), at) for at, (name, kind) in enumerate(OWN, 1)]
+        return pa.schema([*own, self._image(BEFORE, IMAGE_ID), self._image(AFTER, IMAGE_ID + 1)])
+
+    def _image(self, name: str, id_: int) -> Any:
+        inner = [_field(one.physical, arrow_type(one.type), one.id + id_ - IMAGE_ID - 1) for one in self._written]
+        return _field(name, pa.struct(inner), id_)
+
+    @property
+    def _written(self) -> list[Field]:
+        """Columns that are gone are not in new files."""
+        return [one for one in self.fields if one.column_id >= 0]
+
+    def rows(self, changes: Changes, schema: Any) -> Any:
+        """Return the changes as a table. Raises EncodeError naming table, column and commit_ts."""
+        commit_ts = changes.commit_ts.astype(np.int64)
+        count = len(changes)
+        columns = [
+            pa.array([changes.kind.name.lower()]).take(pa.array(np.zeros(count, np.int32))),
+            pa.array(commit_ts),
+            pa.array((commit_ts >> tso.LOGICAL_BITS) * 1000).cast(schema.field("commit_time").type),
+            pa.array(changes.start_ts.astype(np.int64)),
+            pa.array(changes.sequence.astype(np.int32)),
+        ]
+        for name, image in ((BEFORE, changes.old), (AFTER, changes.new)):
+            wanted = schema.field(name).type
+            columns.append(pa.nulls(count, wanted) if image is None else self._struct(changes, image, wanted))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _struct(self, changes: Changes, image: Columns, wanted: Any) -> Any:
+        at = {target.id: n for n, target in enumerate(changes.codec.layout.targets)}
+        arrays = []
+        for field, of in zip(self._written, wanted, strict=True):
+            place = at.get(field.column_id)
+            if place is None or image[place] is None:
+                arrays.append(pa.nulls(len(changes), of.type))
+                continue
+            where = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{field.name}`"
+            convert = partial(_converted, changes.column_types[place], of.type, self.zero_dates_fail)
+            arrays.append(converted(where, changes.commit_ts, convert, image[place]))
+        return pa.StructArray.from_arrays(arrays, fields=list(wanted))
+
+
+def _field(name: str, kind: Any, id_: int) -> Any:
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(id_).encode()})
+
+
+def _converted(column_type: ColumnType, wanted: Any, zero_dates_fail: bool, array: Any) -> Any:
+    """Raises DecodeError for a value that the lake's type cannot hold."""
+    try:
+        if column_type.type_class is TypeClass.TIME:
+            from datetime import UTC
+
+            return texts_of(column_type, array, UTC).cast(wanted)
+        return column_converter(column_type.kind, zero_dates_fail=zero_dates_fail)(array).cast(wanted)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+        raise DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """See base.Slotting. A history's rows have no order, so any division will do; a transaction stays whole."""
+
+    version: int = 1
+    count: int = 999
+    is_fixed: bool = False
+
+    def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
+        times = changes.commit_ts >> np.uint64(tso.LOGICAL_BITS)
+        return ((times // np.uint64(_SLOT_MS) % np.uint64(slots)).astype(np.int64),)
+
+
+def write(segment: ChangeSegment, tables: Mapping[TableName, HistoryTable], stem: str) -> list[tuple[TableName, File]]:
+    """Write a segment's changes, one synced file for each table. Raises EncodeError, and DestinationDown for an error
+    of the disk."""
+    groups: dict[TableName, list[Any]] = {}
+    schemas = {}
+    for changes in segment.changes:
+        name = (changes.shape.schema, changes.shape.table)
+        table = tables[name]
+        chosen = changes.take(changes.commit_ts.astype(np.int64) > table.came) if table.came >= 0 else changes
+        if len(chosen):
+            schema = schemas.setdefault(name, table.schema())
+            groups.setdefault(name, []).append(table.rows(chosen, schema))
+    return [(name, write_file(tables[name].directory, stem, parts)) for name, parts in groups.items()]
+
+
+def write_file(directory: Path, stem: str, parts: Sequence[Any]) -> File:
+    """Write tables of one schema as one synced file of a new name. Raises DestinationDown."""
+    table = pa.concat_tables(parts)
+    path = directory / f"{stem}-{uuid.uuid4().hex}.parquet"
+    try:
+        pq.write_table(table, path, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_directory(directory)
+        size = path.stat().st_size
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
+    if "commit_ts" not in table.column_names:
+        return File(path.name, size, table.num_rows)
+    times = np.concatenate([chunk.to_numpy() for chunk in table.column("commit_ts").chunks])
+    return File(path.name, size, table.num_rows, int(times.min()), int(times.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySlotWriter:
+    """See base.SlotWriter. A receipt's `detail`: the files. Files of attempts that no receipt names are not committed;
+    they are removed with other files that no version needs."""
+
+    tables: Mapping[TableName, HistoryTable]
+    until_ts: int
+
+    def write(self, slot: int, segment: ChangeSegment, retry_for_s: float = math.inf) -> Receipt:
+        found = write(segment, self.tables, f"{self.until_ts}-{slot}")
+        crash_point("lake.slot_written")
+        detail = json.dumps([[*name, asdict(file)] for name, file in found])
+        return Receipt(slot, segment.change_count, len(found), 0, detail)
+
+
+def files_of(receipts: Iterable[Receipt]) -> list[tuple[TableName, File]]:
+    """The files that the receipts name."""
+    found = [one for receipt in receipts for one in json.loads(receipt.detail or "[]")]
+    return [((schema, table), File(**file)) for schema, table, file in found]

@@ -1,0 +1,98 @@
+"""Merges mirrors in a thread of its own, one table after another, every `interval_s` seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from binlog.errors import BinlogError
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.sink.lake.control import MirrorVersion
+from drainer.sink.lake.delta import txn_action
+from drainer.sink.lake.mirror import Range, merge
+from drainer.sink.lake.tables import Entry, Tables
+
+_STOP_S: Final = 30.0
+_log = get_logger(__name__)
+
+
+class Merger:
+    """`tables`: with a session of its own; `due`: returns the mirrors, and the position that they may come to; `record`:
+    stores versions of mirrors. `lock`: held while a table is merged."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        due: Callable[[], tuple[Sequence[Entry], int]],
+        record: Callable[[Sequence[MirrorVersion]], None],
+        interval_s: float,
+    ) -> None:
+        self.lock = threading.RLock()
+        self._tables = tables
+        self._due = due
+        self._record = record
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._error: BinlogError | None = None
+        self._thread = threading.Thread(target=self._run, name="merge", daemon=True)
+        self._thread.start()
+
+    def raise_error(self) -> None:
+        """Raise the error that ended the thread."""
+        if self._error is not None:
+            raise self._error
+
+    def merge(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
+        """Merge what a mirror lacks up to `until_ts`; None: nothing has come for it."""
+        with self.lock:
+            return self._merged(entry, until_ts)
+
+    def _merged(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
+        tables = self._tables
+        path, history, app = tables.mirror_path(entry), tables.history_path(entry), tables.app
+        mirror = tables.delta.state(path)
+        came = tables.delta.came(path, app)
+        if mirror is None or came >= until_ts or tables.delta.came(history, app) <= came:
+            return None
+        begin_s = time.monotonic()
+        merge(tables.delta, app, path, mirror, history, Range(came, until_ts))
+        crash_point("lake.merged")
+        if tables.delta.came(path, app) < until_ts:  # a statement without an effect commits nothing
+            tables.delta.commit(path, [txn_action(app, until_ts)], app=app, after=came)
+        made = tables.delta.state(path)
+        version = -1 if made is None else made.version
+        _log.debug("mirror merged", table=".".join(entry.name), version=version, took_s=time.monotonic() - begin_s)
+        return MirrorVersion(until_ts, entry.path, *entry.name, version)
+
+    def round(self) -> None:
+        """Merge all mirrors up to the position."""
+        entries, until_ts = self._due()
+        made = []
+        for entry in entries:
+            if self._stop.is_set():
+                break
+            with self.lock:  # a DDL may have come in between
+                current, _ = self._due()
+                if entry in current:
+                    made.append(self._merged(entry, until_ts))
+        found = [one for one in made if one is not None]
+        if found:
+            self._record(found)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            try:
+                self.round()
+            except BinlogError as error:
+                if not self._stop.is_set():
+                    self._error = error
+                return
+
+    def close(self) -> None:
+        """End the thread; a merge that runs is waited for some seconds, and repeated by the next start otherwise."""
+        self._stop.set()
+        self._thread.join(_STOP_S)

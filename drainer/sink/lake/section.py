@@ -1,0 +1,68 @@
+"""`[syncer.to]` of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import Duration
+from pydantic import Field
+
+from drainer.schema.filter import TablePatterns
+from drainer.schema.name_pattern import PatternError
+from drainer.sink.settings import ToSection
+
+PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+
+class LakeSection(ToSection):
+    """The directory of the tables, which of them have a mirror, and how often mirrors are merged."""
+
+    dir: str = Field(
+        "", description="the directory of all tables; created if it does not exist. Executors must have it, too"
+    )
+    mirror: tuple[str, ...] = Field(
+        ("*.*",), description="patterns of tables that get a mirror beside their history; the last one that fits counts"
+    )
+    merge_interval: Duration = Field(
+        timedelta(minutes=2), description="how often the rows that have come are merged into the mirrors"
+    )
+    deletion_vectors: bool = Field(
+        True,
+        description="true: a merge marks rows as deleted; false: it writes the files that hold them anew, for readers "
+        "that do not know deletion vectors",
+    )
+    zero_dates: Literal["null", "fail"] = Field("null", description="what becomes of dates that Spark cannot hold")
+
+    def address(self) -> str:
+        return f"delta:{Path(self.dir).absolute()}"
+
+    def check(self) -> None:
+        if not self.dir:
+            raise ConfigError("syncer.to.dir: a lake needs its directory")
+        if "://" in self.dir:
+            raise ConfigError(f"syncer.to.dir: {self.dir}: it must be a directory that all nodes have under one path")
+        if self.merge_interval <= timedelta(0):
+            raise ConfigError("syncer.to.merge-interval must be above 0")
+        _ = self.mirrored
+
+    @cached_property
+    def mirrored(self) -> TablePatterns | None:
+        """The tables with a mirror; None: no table. Raises ConfigError."""
+        try:
+            return TablePatterns.parse(self.mirror, whose="syncer.to", what="mirror") if self.mirror else None
+        except PatternError as error:
+            raise ConfigError(f"syncer.to.mirror: {error}") from error
+
+    def spark_settings(self) -> Mapping[str, str]:
+        return {
+            "spark.jars.packages": PACKAGE,
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }

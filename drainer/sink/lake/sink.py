@@ -1,0 +1,326 @@
+"""A lake of Delta tables, exactly once. The methods are in the order of drainer/sink/base.py.
+
+    executors, driver     write changes as Parquet files          history.py
+    commit                one commit for each history             each with the batch's until_ts (Delta's `txn`)
+                          then one of the control table           position                            control.py
+    merging               every merge-interval, beside the stream mirrors, each with its position      merging.py
+
+A history says itself up to which commit_ts it has everything. So no intent is recorded: after a crash between two
+commits the batch may be divided otherwise, and of each table what is there already is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from binlog.errors import ConfigError
+from binlog.runtime.crashpoint import crash_point
+from binlog.tidb.job import ActionType
+from binlog.tidb.table import TableInfo
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.schema.steps import Ddl, TableChange
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
+    NO_QUESTION,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    Receipt,
+    TableLoad,
+    TableName,
+    Wants,
+)
+from drainer.sink.document_position import DocumentPositionStore, lock
+from drainer.sink.errors import DdlFailed, PositionMoved
+from drainer.sink.lake.control import Control, MirrorVersion, control_path
+from drainer.sink.lake.delta import Delta, File, txn_action
+from drainer.sink.lake.fields import Evolved, type_name
+from drainer.sink.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of, write
+from drainer.sink.lake.merging import Merger
+from drainer.sink.lake.section import LakeSection
+from drainer.sink.lake.tables import Entry, Registry, Tables, replaced
+from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
+from drainer.sink.settings import SyncerSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TAKES_ROWS: Final = frozenset(
+    {
+        ActionType.DROP_TABLE_PARTITION,
+        ActionType.TRUNCATE_TABLE_PARTITION,
+        ActionType.EXCHANGE_TABLE_PARTITION,
+        ActionType.FLASHBACK_CLUSTER,
+    }
+)
+
+
+class LakeSink:
+    """See base.ChangeSink and base.ParallelSink. `session`: returns Spark's session; set before `open`."""
+
+    wants: Final = Wants.CHANGES
+    slotting: Final = ByTime()
+    stored_generated: Final = True
+    advance_s: Final = 10.0
+    retry_for_s: Final = 0.0
+    derives_ddl: Final[Literal[True]] = True
+
+    def __init__(self, to: LakeSection) -> None:
+        self._to = to
+        self._directory = Path(to.dir).absolute()
+        self.name = to.address()
+        self.session: Callable[[], SparkSession] | None = None
+        self._lock: int | None = None
+        self._control_lock = threading.Lock()
+        self._merger: Merger | None = None
+        self._view: SchemaView | None = None
+        self._infos: Mapping[TableName, TableInfo] = {}
+        self._epoch = 0
+        self.commit_ts = 0
+
+    @property
+    def parallel(self) -> LakeSink:
+        return self
+
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        assert self.session is not None, "the session comes first"
+        self._lock = lock(control_path(self._directory, identity.changefeed))
+        try:
+            session = self.session()
+            app = f"tidb-binlog/{identity.cluster_id}/{identity.changefeed}"
+            flags = (self._to.deletion_vectors, self._to.zero_dates == "fail")
+            delta = Delta(session)
+            self._tables = Tables(delta, self._directory, app, *flags)
+            self._control = Control(delta, self._directory, identity)
+            with self._transaction() as store:
+                self._registry = Registry(store.document.notes)
+                there = list(self._registry.tables)
+                self._epoch, position = take_over(store, identity.node_id, initial_ts, first, there)
+            self.commit_ts = position.commit_ts
+            merging = Tables(Delta(session), self._directory, app, *flags)
+            interval_s = self._to.merge_interval / timedelta(seconds=1)
+            self._merger = Merger(merging, self._mirrors, self._record_versions, interval_s)
+        except BaseException:
+            self.close(clean=False)
+            raise
+        return position
+
+    def apply(self, segment: ChangeSegment, schema_version: int) -> None:
+        self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
+        """All pieces become visible with one commit for each table."""
+        self._check(pieces.after_ts, pieces.until_ts)
+        files: list[tuple[TableName, File]] = []
+        for segment in pieces.works():
+            files += write(segment, self._histories(_infos(segment)), str(pieces.until_ts))
+        self._commit_histories(files, pieces.until_ts)
+        with self._transaction() as store:
+            store.move(
+                epoch=self._epoch, after_ts=pieces.after_ts, until_ts=pieces.until_ts, schema_version=schema_version
+            )
+        self.commit_ts = pieces.until_ts
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        """Histories and mirrors get the tables' columns. What was written before is merged into a mirror first."""
+        self._check(self.commit_ts, step.commit_ts)
+        versions: list[MirrorVersion] = []
+        with self._merging().lock:
+            for change in step.changes:
+                versions += self._changed(step, change)
+            with self._transaction(versions) as store:
+                version = step.job.schema_version
+                store.move(epoch=self._epoch, after_ts=self.commit_ts, until_ts=step.commit_ts, schema_version=version)
+                store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
+                purge_old_jobs(store, step.job.id, step.commit_ts)
+            self.commit_ts = step.commit_ts
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        self._merging().raise_error()
+        if commit_ts != self.commit_ts:
+            with self._transaction() as store:
+                store.move(epoch=self._epoch, after_ts=self.commit_ts, until_ts=commit_ts, schema_version=schema_version)
+            self.commit_ts = commit_ts
+
+    def job_done(self, job_id: int) -> bool:
+        with self._transaction() as store:
+            return store.job(job_id) is not None
+
+    def loads(self) -> list[TableLoad]:
+        return []
+
+    def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
+        raise ConfigError("db-type delta: there is no first load into a lake yet; begin with initial-commit-ts = 0")
+
+    def check_tables(self, view: SchemaView) -> None:
+        """Raise ConfigError for a column that a lake has no type for, and for merged tables."""
+        for found in view.tables.values():
+            name = f"{found.schema}.{found.current.name}"
+            if found.applied is not None and found.applied.source_column:
+                raise ConfigError(f"table {name}: tables cannot be merged in a lake; give each a name of its own")
+            for column in found.current.public_columns:
+                type_name(column.type, f"{name}.{column.name}")
+
+    def prepare(self, view: SchemaView) -> None:
+        """What the view's tables are, for `begin`."""
+        self._view = view
+
+    def begin(self, intent: Intent) -> HistorySlotWriter:
+        """The intent is not recorded: histories say what they have."""
+        self._check(intent.after_ts, intent.until_ts)
+        assert self._view is not None, "prepare() comes first"
+        infos = {(one.schema, one.current.name): one.current for one in self._view.tables.values()}
+        return HistorySlotWriter(self._histories(infos), intent.until_ts)
+
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+        self._commit_histories(files_of(receipts), intent.until_ts)
+        with self._transaction() as store:
+            store.move(
+                epoch=self._epoch, after_ts=intent.after_ts, until_ts=intent.until_ts, schema_version=schema_version
+            )
+        self.commit_ts = intent.until_ts
+
+    def interrupt(self) -> None:
+        """Do nothing: this destination never waits."""
+
+    def release(self) -> None:
+        """End everything that uses Spark's session."""
+        if self._merger is not None:
+            self._merger.close()
+            self._merger = None
+
+    def close(self, *, clean: bool) -> None:
+        self.release()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def merge_now(self) -> None:
+        """Merge all mirrors up to the position."""
+        self._merging().round()
+
+    @contextmanager
+    def _transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
+        with self._control_lock, self._control.transaction(versions) as store:
+            yield store
+            if self._epoch:
+                store.document.notes = self._registry.notes()
+
+    def _check(self, after_ts: int, until_ts: int) -> None:
+        """Raise Fenced and PositionMoved before anything is written, and the error that ended merging."""
+        self._merging().raise_error()
+        with self._transaction() as store:
+            stored = store.read()
+            if stored is None or (stored.epoch, stored.commit_ts) != (self._epoch, after_ts):
+                raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+
+    def _merging(self) -> Merger:
+        assert self._merger is not None, "open() comes first"
+        return self._merger
+
+    def _mirrors(self) -> tuple[list[Entry], int]:
+        return [one for one in list(self._registry.tables.values()) if one.mirrored], self.commit_ts
+
+    def _record_versions(self, versions: Sequence[MirrorVersion]) -> None:
+        with self._transaction(versions) as store:
+            store.hold(self._epoch)
+
+    def _histories(self, infos: Mapping[TableName, TableInfo]) -> dict[TableName, HistoryTable]:
+        """How rows of these tables are written. A table that was not created here has no mirror, because its earlier
+        rows are not known."""
+        found = {}
+        for name, info in infos.items():
+            entry = self._registry.tables.get(name) or self._registry.add(name, info.id, mirrored=False)
+            found[name] = self._tables.history(entry, info)
+        return found
+
+    def _commit_histories(self, files: Sequence[tuple[TableName, File]], until_ts: int) -> None:
+        """One commit for each table. Raises Fenced if another drainer has committed to one."""
+        by_table: dict[TableName, list[File]] = {}
+        for name, file in files:
+            by_table.setdefault(name, []).append(file)
+        crash_point("lake.histories_written")
+        for name, mine in by_table.items():
+            entry = self._registry.tables[name]
+            table = self._tables.history_of(entry)
+            actions = [txn_action(self._tables.app, until_ts), *(file.action() for file in mine)]
+            self._tables.delta.commit(table.directory, actions, app=self._tables.app, after=table.came)
+            self._tables.wrote(entry, until_ts)
+            crash_point("lake.history_committed")
+
+    def _changed(self, step: Ddl, change: TableChange) -> list[MirrorVersion]:
+        """Do to a table what the DDL did, and return what its mirror is then."""
+        before, after, at_ts = change.before, change.after, step.commit_ts
+        if after is None:
+            entry = self._registry.tables.get((before.schema, before.name)) if before is not None else None
+            if entry is None:
+                return []
+            merged = self._merged(entry)
+            self._registry.drop(entry.name, at_ts)
+            return [*merged, MirrorVersion(at_ts, entry.path, *entry.name, -1)] if entry.mirrored else []
+        name = (after.schema, after.name)
+        if not after.info.has_rows:
+            return []
+        known = self._registry.tables.get((before.schema, before.name) if before is not None else name)
+        if known is None:
+            self._refuse_lost(step, name, after.table_id)
+            known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
+        elif step.job.type in _TAKES_ROWS and known.mirrored:
+            raise _failed(step, name, f"{step.job.type.name} takes rows away, which a mirror cannot follow")
+        versions = self._merged(known)
+        emptied = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
+        entry = self._registry.moved(known, name, after.table_id)
+        one_changed = step.job.type == ActionType.MODIFY_COLUMN
+        was = replaced(before.info if before else None, after.info, step.job.query, one_changed=one_changed)
+        self._tables.define_history(entry, after.info, was)
+        crash_point("lake.history_defined")
+        if not entry.mirrored:
+            return versions
+
+        def refuse(found: Evolved) -> None:
+            if found.lost:
+                column, old, new = found.lost[0]
+                raise _failed(step, name, f"values of {column} under {new} cannot be computed from {old} as TiDB does")
+
+        if emptied:
+            self._tables.empty(entry, at_ts)
+        version = self._tables.define_mirror(entry, after.info, was, at_ts, refuse)
+        return [*versions, MirrorVersion(at_ts, entry.path, *name, version)]
+
+    def _refuse_lost(self, step: Ddl, name: TableName, table_id: int) -> None:
+        """Raise DdlFailed if a table comes back whose rows the lake has no more: a truncated one."""
+        returns = step.job.type in (ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA)
+        if returns and table_id not in self._registry.dropped and self._wants_mirror(name):
+            raise _failed(step, name, "its rows come back, and its mirror has them no more")
+
+    def _merged(self, entry: Entry) -> list[MirrorVersion]:
+        found = self._merging().merge(entry, self.commit_ts) if entry.mirrored else None
+        return [] if found is None else [found]
+
+    def _wants_mirror(self, name: TableName) -> bool:
+        return self._to.mirrored is not None and self._to.mirrored.match(*name)
+
+
+def _infos(segment: ChangeSegment) -> dict[TableName, TableInfo]:
+    """The tables that have changes in a segment."""
+    return {(one.shape.schema, one.shape.table): one.codec.at.current for one in segment.changes}
+
+
+def _failed(step: Ddl, name: TableName, why: str) -> DdlFailed:
+    text = f"DDL job {step.job.id} at {step.commit_ts}, table {'.'.join(name)}: {why}: {step.query!r}; leave the table "
+    text += "out of syncer.to.mirror and begin anew, or out of the changefeed"
+    return DdlFailed(text, job_id=step.job.id, commit_ts=step.commit_ts)
+
+
+def make(to: LakeSection, syncer: SyncerSettings) -> LakeSink:
+    """Return the sink, not opened yet."""
+    return LakeSink(to)

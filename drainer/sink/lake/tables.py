@@ -1,0 +1,192 @@
+"""The tables of a lake: a history and a mirror for each table of upstream, and their schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import make_directory
+from binlog.tidb.table import TableInfo
+
+from drainer.schema.view import retyped
+from drainer.sink.base import TableName
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.file.parquet import path_of
+from drainer.sink.lake.delta import (
+    HISTORY,
+    KEY,
+    ROLE,
+    Delta,
+    TableState,
+    errors,
+    history_schema,
+    schema_action,
+    txn_action,
+)
+from drainer.sink.lake.fields import Evolved, Field, evolved, key_of, quoted
+from drainer.sink.lake.history import HistoryTable
+
+_CHANGES: Final = "__changes"
+_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table of upstream. `path`: of its mirror, under the lake's directory; its history is beside it. `table_id`:
+    upstream's; `mirrored`: whether it has a mirror; `dropped_ts`: 0: it is there."""
+
+    schema: str
+    table: str
+    path: str
+    table_id: int
+    mirrored: bool
+    dropped_ts: int = 0
+
+    @property
+    def name(self) -> TableName:
+        return self.schema, self.table
+
+
+class Registry:
+    """The tables by name, and those that upstream has dropped, which may come back. `notes`: of the position, as
+    JSON."""
+
+    def __init__(self, notes: Mapping[str, Any]) -> None:
+        found = [Entry(*one) for one in notes.get("tables", ())]
+        self.tables = {one.name: one for one in found if not one.dropped_ts}
+        self.dropped = {one.table_id: one for one in found if one.dropped_ts}
+
+    def notes(self) -> dict[str, Any]:
+        return {"tables": [list(astuple(one)) for one in (*self.tables.values(), *self.dropped.values())]}
+
+    def add(self, name: TableName, table_id: int, *, mirrored: bool) -> Entry:
+        """A table that is created, or comes back with its rows."""
+        back = self.dropped.pop(table_id, None)
+        if back is None:
+            path = "/".join(map(path_of, name))
+            taken = {one.path for one in (*self.tables.values(), *self.dropped.values())}
+            made = Entry(*name, path if path not in taken else f"{path}-{table_id}", table_id, mirrored)
+        else:
+            made = replace(back, schema=name[0], table=name[1], dropped_ts=0)
+        self.tables[name] = made
+        return made
+
+    def moved(self, entry: Entry, name: TableName, table_id: int) -> Entry:
+        """A table under another name, or with another id; its directory stays."""
+        made = replace(entry, schema=name[0], table=name[1], table_id=table_id)
+        if self.tables.get(entry.name) == entry:
+            del self.tables[entry.name]
+        self.tables[name] = made
+        return made
+
+    def drop(self, name: TableName, commit_ts: int) -> Entry | None:
+        gone = self.tables.pop(name, None)
+        if gone is not None:
+            self.dropped[gone.table_id] = replace(gone, dropped_ts=commit_ts)
+        return gone
+
+
+@dataclass(eq=False)
+class Tables:
+    """`app`: under which a changefeed commits; `vectors`: with deletion vectors; `zero_dates_fail`: see
+    HistoryTable."""
+
+    delta: Delta
+    directory: Path
+    app: str
+    vectors: bool = True
+    zero_dates_fail: bool = False
+    _histories: dict[str, HistoryTable] = field(default_factory=dict)
+
+    def mirror_path(self, entry: Entry) -> Path:
+        return self.directory / entry.path
+
+    def history_path(self, entry: Entry) -> Path:
+        return self.directory / f"{entry.path}{_CHANGES}"
+
+    def history(self, entry: Entry, info: TableInfo) -> HistoryTable:
+        """How rows of a table are written to its history, which is made if it is not there."""
+        found = self._histories.get(entry.path)
+        if found is None:
+            self.define_history(entry, info, {})
+            found = self._histories[entry.path]
+        return found
+
+    def history_of(self, entry: Entry) -> HistoryTable:
+        """As `history`, of a table that has one."""
+        return self._histories[entry.path]
+
+    def wrote(self, entry: Entry, until_ts: int) -> None:
+        """Its history has the changes up to `until_ts`."""
+        self._histories[entry.path] = replace(self._histories[entry.path], came=until_ts)
+
+    def define_history(self, entry: Entry, info: TableInfo, was: Mapping[int, int]) -> None:
+        """Make the history, or give it the table's columns. May be repeated."""
+        path = self.history_path(entry)
+        state = self._state(path, f"tidb-{entry.table_id}-changes")
+        found = evolved(state.fields, info, count(state.max_id + 2, 2), was=was, keeps=True)
+        if state.version < 0 or found.fields != state.fields:
+            last = max([state.max_id, *(one.id for one in found.fields)])
+            self.delta.commit(
+                path,
+                [schema_action(state.table_id, history_schema(found.fields), last, {**state.settings, ROLE: HISTORY})],
+            )
+        came = self.delta.came(path, self.app)
+        self._histories[entry.path] = HistoryTable(path, found.fields, came, self.zero_dates_fail)
+
+    def define_mirror(
+        self, entry: Entry, info: TableInfo, was: Mapping[int, int], commit_ts: int, refuse: Callable[[Evolved], None]
+    ) -> int:
+        """Make the mirror, or give it the table's columns and its old rows their values. It has upstream's state at
+        `commit_ts` then. May be repeated. `refuse`: raises for values that are lost. Return its version."""
+        path = self.mirror_path(entry)
+        state = self._state(path, f"tidb-{entry.table_id}")
+        found = evolved(state.fields, info, count(state.max_id + 1), was=was, keeps=False)
+        refuse(found)
+        fills = {one.name: one.fill for one in found.fields if one.fill}
+        last = max([state.max_id, *(one.id for one in found.fields)])
+        settings = {**state.settings, KEY: json.dumps(key_of(info)), _DELETION_VECTORS: str(self.vectors).lower()}
+
+        def action(fields: tuple[Field, ...]) -> dict[str, Any]:
+            return schema_action(state.table_id, [one.json() for one in fields], last, settings)
+
+        if fills:
+            if found.fields != state.fields:
+                self.delta.commit(path, [action(found.fields)])
+                crash_point("lake.columns_added")
+            sets = ", ".join(f"{quoted(name)} = {fill}" for name, fill in fills.items())
+            with errors(path):
+                self.delta.spark.sql(f"UPDATE delta.{quoted(str(path))} SET {sets}")
+            crash_point("lake.columns_filled")
+        final = tuple(replace(one, fill="") for one in found.fields if one.column_id >= 0)
+        came = self.delta.came(path, self.app)
+        if came >= commit_ts and final == state.fields and settings == {**settings, **state.settings}:
+            return state.version
+        actions = [action(final), txn_action(self.app, max(came, commit_ts))]
+        return self.delta.commit(path, actions, app=self.app, after=came)
+
+    def empty(self, entry: Entry, commit_ts: int) -> int:
+        """Take all rows away (TRUNCATE) and return the mirror's version. May be repeated."""
+        path = self.mirror_path(entry)
+        with errors(path):
+            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}")
+        came = self.delta.came(path, self.app)
+        return self.delta.commit(path, [txn_action(self.app, max(came, commit_ts))], app=self.app, after=came)
+
+    def _state(self, path: Path, table_id: str) -> TableState:
+        found = self.delta.state(path)
+        if found is not None and not found.table_id.startswith(f"{self.app}/"):
+            raise DestinationRefused(f"{path} is a table that this drainer has not made: move it away")
+        if found is None:
+            make_directory(path)
+        return found or TableState(-1, f"{self.app}/{table_id}", (), {})
+
+
+def replaced(before: TableInfo | None, after: TableInfo, query: str, *, one_changed: bool) -> dict[int, int]:
+    """The ids of columns that got another one by a change of type, by their new ids."""
+    return {} if before is None else dict(retyped(before, after, one_changed=one_changed, query=query))

@@ -114,12 +114,25 @@ def schema_action(
     return {"metaData": {**of, "partitionColumns": [], "configuration": made, "createdTime": now_ms()}}
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What actions of a kind and name say at a version of a table."""
+
+    version: int
+    said: dict[tuple[str, str], Any]
+
+
+# The fields of an action that have its name and its value.
+_NAMED: Final = {"txn": ("appId", "version"), "domainMetadata": ("domain", "configuration")}
+
+
 class Delta:
     """Delta in a session of its own: what it sets does not concern the drainer's other queries."""
 
     def __init__(self, session: SparkSession) -> None:
         """Raises DestinationRefused if Delta is not among Spark's jars."""
         self.spark = session.newSession()
+        self._known: dict[Path, _Known] = {}
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
         jvm: Any = self.spark._jvm
@@ -127,7 +140,11 @@ class Delta:
         self._scala = jvm.scala
         self._java = jvm.java
         try:
-            self._manual = getattr(getattr(self._of, "DeltaOperations$ManualUpdate$"), "MODULE$")
+            append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+            # After an operation of another name (ManualUpdate) Delta computes the whole state again with Spark's jobs.
+            self._operation = getattr(self._of, "DeltaOperations$StreamingUpdate")(
+                append, "tidb-binlog", 0, jvm.scala.Option.empty()
+            )
         except (*SPARK_ERRORS, TypeError, AttributeError) as error:  # py4j takes a class that is missing for a package
             raise DestinationRefused(
                 f'Spark has no Delta: leave spark.jars.packages in [spark.conf] out, or add "{PACKAGE}" to it, or the '
@@ -147,17 +164,13 @@ class Delta:
     def came(self, path: Path, app: str) -> int:
         """Return the version up to which `app` has committed to the table; -1: it has not."""
         with errors(path):
-            found = self._snapshot(path).transactions().get(app)
-            return int(found.get()) if found.isDefined() else -1
+            return self._said(path, self._snapshot(path), "txn", app, -1)
 
     def domain(self, path: Path, name: str) -> tuple[int, str | None]:
         """Return a table's version, and its text of this name."""
         with errors(path):
             snapshot = self._snapshot(path)
-            found = snapshot.domainMetadata()
-            texts = [json.loads(found.apply(at).json())["domainMetadata"] for at in range(found.size())]
-            version = int(snapshot.version())
-        return version, next((str(one["configuration"]) for one in texts if one["domain"] == name), None)
+            return int(snapshot.version()), self._said(path, snapshot, "domainMetadata", name, None)
 
     def commit(
         self, path: Path, actions: Sequence[Mapping[str, Any]], *, app: str = "", after: int = -1, version: int = -2
@@ -167,8 +180,11 @@ class Delta:
         committed what contradicts."""
         with errors(path):
             transaction = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)).startTransaction()
-            came = transaction.txnVersion(app) if app else after
-            if came != after or version not in (-2, transaction.readVersion()):
+            if app:
+                transaction.readTxn().addOne(app)  # another commit of the same app is a conflict
+            came = self._said(path, transaction.snapshot(), "txn", app, -1) if app else after
+            read = int(transaction.readVersion())
+            if came != after or version not in (-2, read):
                 raise Fenced(f"{path}: another drainer has written to it meanwhile")
             made = self._java.util.ArrayList()
             for one in actions:
@@ -178,7 +194,30 @@ class Delta:
                 else:
                     made.add(action)
             found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
-            return int(transaction.commit(found, self._manual))
+            now = int(transaction.commit(found, self._operation))
+        before = self._known.pop(path, None)
+        if now == read + 1:
+            said = dict(before.said) if before is not None and before.version == read else {}
+            for one in actions:
+                for kind, (name, value) in _NAMED.items():
+                    if kind in one:
+                        said[kind, one[kind][name]] = one[kind][value]
+            self._known[path] = _Known(now, said)
+        return now
+
+    def _said(self, path: Path, snapshot: Any, kind: str, name: str, default: Any) -> Any:
+        """The value of an action by its name. What this door has committed is remembered: Delta reads the state after a
+        commit with Spark's jobs."""
+        version, known = int(snapshot.version()), self._known.get(path)
+        if known is None or known.version != version:
+            known = self._known[path] = _Known(version, {})
+        if (kind, name) not in known.said:
+            found = snapshot.setTransactions() if kind == "txn" else snapshot.domainMetadata()
+            name_of, value_of = _NAMED[kind]
+            each = (json.loads(found.apply(at).json())[kind] for at in range(found.size()))
+            values = {one[name_of]: one[value_of] for one in each}
+            known.said[kind, name] = values.get(name, default)
+        return known.said[kind, name]
 
     @contextlib.contextmanager
     def as_app(self, app: str, version: int) -> Iterator[SparkSession]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from binlog.errors import ConfigError
-from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import missing_value
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Tp
 

@@ -203,9 +203,7 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(
-    config: Config, upstream: Upstream, stop: asyncio.Event, opening: Opening
-) -> AsyncIterator[Opened]:
+async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event, opening: Opening) -> AsyncIterator[Opened]:
     destination = config.syncer.sink(former_has_ended=config.standby)
     if isinstance(destination, UsesSpark):
         destination.session, opening.before_close = opening.session, destination.release

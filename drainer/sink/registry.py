@@ -63,9 +63,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "drainer.sink.file.section:JsonlSection", "drainer.sink.file.sink:make_jsonl", ("drainer.sink.file.lines",)
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
-    "delta": Kind(
-        "drainer.sink.lake.section:LakeSection", "drainer.sink.lake.sink:make", ("drainer.sink.lake.history",)
-    ),
+    "delta": Kind("drainer.lake.section:LakeSection", "drainer.lake.sink:make", ("drainer.lake.history",)),
     "kafka": Kind(
         "drainer.sink.kafka.settings.section:KafkaSection",
         "drainer.sink.kafka.sink:make",

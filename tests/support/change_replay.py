@@ -64,10 +64,30 @@ def replay_changes(
     closed. `initial_ts`: where it begins if the destination has no position, 0: where the recording does."""
     capture = CaptureSet(GOLDEN / name)
     begin = capture.meta["scenario_start_ts"]
-    binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
-    ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
-    position = destination.open(who, initial_ts or begin)
+    binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload)]
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
+    replay_binlogs(
+        destination, binlogs, history, edges,
+        parts=parts, who=who, initial_ts=initial_ts or begin, in_pieces=in_pieces, policy=policy,
+    )  # fmt: skip
+
+
+def replay_binlogs(
+    destination: ChangeSink,
+    binlogs: Sequence[bytes],
+    history: JobHistory,
+    edges: Sequence[int],
+    *,
+    parts: int = 2,
+    who: Identity = WHO,
+    initial_ts: int,
+    in_pieces: bool = True,
+    policy: Policy | None = None,
+) -> None:
+    """The same of these binlogs."""
+    binlogs = [payload for payload in binlogs if commit_ts(payload) <= edges[-1]]
+    ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
+    position = destination.open(who, initial_ts)
     job_done = None if position.fresh else destination.job_done
     schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done, policy=policy)
     cut = Cut(slots=7, chunk_rows=100, digest="d")

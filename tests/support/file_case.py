@@ -119,7 +119,9 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
                     destination.ddl(step, may_exist=step.may_exist)
                 elif isinstance(step, Rows):
                     payloads = [bytes(one.payload) for one in step.binlogs]
-                    segment = StreamDecoder(step.view, stored_generated=destination.stored_generated).segment(payloads, step.after_ts, step.until_ts)
+                    segment = StreamDecoder(step.view, stored_generated=destination.stored_generated).segment(
+                        payloads, step.after_ts, step.until_ts
+                    )
                     destination.apply(segment, schema.applied_version)
                 else:
                     destination.advance(step.until_ts, schema.applied_version)

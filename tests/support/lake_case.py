@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from datetime import timedelta
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from drainer.sink.lake.section import LakeSection
-from drainer.sink.lake.sink import LakeSink
+import numpy as np
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import Tp
+
+from drainer.lake.section import LakeSection
+from drainer.lake.sink import LakeSink
+from drainer.schema.history.base import JobHistory
+from drainer.sink.file.parquet import path_of
 from scripts.maven_files import entries, folder_of
 from tests.golden.compare import split_name
 from tests.support.capture import CaptureSet
+from tests.support.change_replay import replay_binlogs
+from tests.support.row_case import INT, TEXT, table, transaction
+from tests.support.schema_case import ddl, job, ts
 from tests.support.servers import ROOT, missing
 
 JARS = ROOT / "scripts" / "jars" / "delta-4.4.0.txt"
@@ -53,32 +67,136 @@ def differences(session: Any, directory: Path, capture: CaptureSet) -> list[str]
     for name, expected in capture.tables("expected").items():
         if expected.get("kind"):
             continue
-        schema, table = split_name(name, expected)
-        ours = mirror_rows(session, directory, schema, table)
-        if ours is None:
+        path = directory.joinpath(*map(path_of, split_name(name, expected)))
+        if not (path / "_delta_log").is_dir():
             found.append(f"{name} is missing")
             continue
-        shown = [name for name in expected["columns"] if not ours or name in ours[0]]
-        places = [expected["columns"].index(one) for one in shown]
-        wanted = sorted(str([text(row[place]) for place in places]) for row in expected["rows"])
-        have = sorted(str([text(row[one]) for one in shown]) for row in ours)
+        mirror = session.read.format("delta").load(str(path))
+        places = [(expected["columns"].index(field.name), field.dataType.typeName()) for field in mirror.schema]
+        wanted = Counter(tuple(value_of(kind, row[place]) for place, kind in places) for row in expected["rows"])
+        have = Counter(tuple(map(plain, row)) for row in mirror.collect())
         if have != wanted:
-            lacks, more = [row for row in wanted if row not in have], [row for row in have if row not in wanted]
-            found.append(f"{name}: {len(have)} rows, wanted {len(wanted)}; missing {lacks[:3]}; extra {more[:3]}")
+            found.append(f"{name}: missing {list(wanted - have)[:2]}; more {list(have - wanted)[:2]}")
     return found
 
 
-def mirror_rows(session: Any, directory: Path, schema: str, table: str) -> list[dict[str, Any]] | None:
-    from drainer.sink.file.parquet import path_of
-
-    path = directory / path_of(schema) / path_of(table)
-    if not (path / "_delta_log").is_dir():
+def value_of(kind: str, text: Any) -> Any:
+    """The value of a recording's text under a type of Spark."""
+    if text is None:
         return None
-    return [row.asDict() for row in session.read.format("delta").load(str(path)).collect()]
+    if isinstance(text, dict):
+        data = bytes.fromhex(text["hex"])
+        return data if kind == "binary" else int.from_bytes(data, "big")
+    if kind in ("date", "timestamp", "timestamp_ntz"):
+        return None if "-00" in text or text.startswith("0000") else datetime.fromisoformat(text).isoformat()
+    if kind in ("byte", "short", "integer", "long", "decimal"):
+        return Decimal(text)
+    if kind in ("float", "double"):
+        return float(np.float32(text)) if kind == "float" else float(text)
+    return text
 
 
-def text(value: Any) -> Any:
-    """A value as a recording has it, as far as a lake has it."""
-    if isinstance(value, (bytes, bytearray)):
-        return {"hex": bytes(value).hex()}
-    return value if value is None or isinstance(value, dict) else str(value)
+def plain(value: Any) -> Any:
+    """A value that Spark returns as `value_of` does."""
+    if isinstance(value, (int, Decimal)):
+        return Decimal(value)
+    if isinstance(value, date):
+        whole = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        return whole.isoformat()
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+class Story:
+    """A table with a key and one without, random transactions, and DDL between them. `binlogs`: in order; `states`:
+    commit_ts → table → its rows, sorted."""
+
+    ORDERS = table([("id", INT), ("name", TEXT)], handle="id", table_id=100, name="orders")
+    QTY = ColumnInfo(id=3, name="qty", offset=2, type=INT, origin_default="7")
+    WIDER = replace(
+        ORDERS,
+        columns=(replace(ORDERS.columns[0], type=replace(ORDERS.columns[0].type, tp=Tp.LONGLONG)), QTY,
+                 replace(ORDERS.columns[1], name="title", offset=2)),
+    )  # fmt: skip
+    NOTES = table([("a", INT), ("b", TEXT)], table_id=101, name="notes")
+
+    def __init__(self, seed: int) -> None:
+        self._chance, self.binlogs, self.states = random.Random(seed), list[bytes](), dict[int, Any]()
+        self._orders, self._notes = dict[int, tuple[Any, ...]](), list[tuple[int, str]]()
+        columns = tuple(replace(c, offset=n) for n, c in enumerate(self.WIDER.columns))
+        wider, again = replace(self.WIDER, columns=columns), replace(self.NOTES, id=102)
+        self.jobs = (
+            job(1, ActionType.CREATE_SCHEMA, 1, schema=(1, "shop")),
+            self._job(2, ActionType.CREATE_TABLE, self.ORDERS),
+            self._job(3, ActionType.CREATE_TABLE, self.NOTES),
+            self._job(4, ActionType.ADD_COLUMN, wider),
+            replace(self._job(5, ActionType.TRUNCATE_TABLE, again), table_id=101),
+        )
+        self._ts = 0
+        for number in (1, 2, 3):
+            self._ddl(number)
+        self._transactions(12, self.ORDERS, self.NOTES, 3)
+        self._ddl(4)
+        self._orders = {key: (*row, 7) for key, row in self._orders.items()}
+        self._state()
+        self._transactions(8, wider, self.NOTES, 4)
+        self._ddl(5)
+        self._notes = []
+        self._state()
+        self._transactions(8, wider, again, 5)
+
+    @staticmethod
+    def _job(number: int, kind: ActionType, info: TableInfo) -> Job:
+        return job(number, kind, number, schema_id=1, table_id=info.id, table_info=info, finished_ts=ts(9999))
+
+    def _ddl(self, number: int) -> None:
+        self._ts += 1
+        self.binlogs.append(bytes(ddl(ts(self._ts), number, f"job {number}").payload))
+        self._state()
+
+    def _state(self) -> None:
+        orders = sorted((key, *row) for key, row in self._orders.items())
+        self.states[ts(self._ts)] = {"orders": orders, "notes": sorted(self._notes)}
+
+    def _transactions(self, count: int, orders: TableInfo, notes: TableInfo, version: int) -> None:
+        for _ in range(count):
+            self._ts += 1
+            changes = [*self._order(orders), *self._note(notes)]
+            self.binlogs.append(
+                transaction(changes, commit_ts=ts(self._ts), start_ts=ts(self._ts) - 1, version=version)
+            )
+            self._state()
+
+    def _order(self, info: TableInfo) -> Iterator[Any]:
+        key, name = self._chance.randrange(6), self._chance.choice("xyz")
+        with_qty = len(info.columns) == 3
+        row = (name, self._chance.randrange(3)) if with_qty else (name,)
+
+        def image(key: int, row: tuple[Any, ...]) -> dict[int, Any]:
+            return {1: key, 2: row[0].encode(), **({3: row[1]} if with_qty else {})}
+
+        was = self._orders.pop(key, None)
+        if was is None:
+            yield info, ("insert", {}, image(key, row))
+        elif self._chance.random() < 0.3:
+            yield info, ("delete", image(key, was), {})
+            return
+        elif self._chance.random() < 0.3 and key + 10 not in self._orders:  # the key changes
+            yield info, ("update", image(key, was), image(key + 10, row))
+            key += 10
+        else:
+            yield info, ("update", image(key, was), image(key, row))
+        self._orders[key] = row
+
+    def _note(self, info: TableInfo) -> Iterator[Any]:
+        note = (self._chance.randrange(2), self._chance.choice("pq"))
+        image = {1: note[0], 2: note[1].encode()}
+        if note in self._notes and self._chance.random() < 0.5:
+            self._notes.remove(note)
+            yield info, ("delete", image, {})
+        else:
+            self._notes.append(note)
+            yield info, ("insert", {}, image)
+
+    def replay(self, sink: LakeSink, edges: Sequence[int]) -> None:
+        """Bring the lake from its position to the last of the edges, by batches that end there, in all ways."""
+        replay_binlogs(sink, self.binlogs, JobHistory(self.jobs), edges, initial_ts=0)

@@ -99,6 +99,8 @@ def opened(config: Config, log: str, stopping: Callable[[], bool]) -> Iterator[O
     spark, output = config.spark, config.data_dir / log
     with (
         temporary_folder(),
-        contextlib.closing(Opening(master=spark.master, output=output, conf=config.spark_settings(), stopping=stopping)) as opening,
+        contextlib.closing(
+            Opening(master=spark.master, output=output, conf=config.spark_settings(), stopping=stopping)
+        ) as opening,
     ):
         yield opening

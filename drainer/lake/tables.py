@@ -13,11 +13,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 from binlog.tidb.table import TableInfo
 
-from drainer.schema.view import retyped
-from drainer.sink.base import TableName
-from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.parquet import path_of
-from drainer.sink.lake.delta import (
+from drainer.lake.delta import (
     HISTORY,
     KEY,
     ROLE,
@@ -28,10 +24,14 @@ from drainer.sink.lake.delta import (
     schema_action,
     txn_action,
 )
-from drainer.sink.lake.fields import Evolved, Field, evolved, key_of, quoted
-from drainer.sink.lake.history import HistoryTable
+from drainer.lake.fields import Evolved, Field, evolved, key_of, quoted
+from drainer.lake.history import HistoryTable
+from drainer.schema.view import retyped
+from drainer.sink.base import TableName
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.file.parquet import path_of
 
-_CHANGES: Final = "__changes"
+CHANGES: Final = "__changes"
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 
@@ -107,7 +107,7 @@ class Tables:
         return self.directory / entry.path
 
     def history_path(self, entry: Entry) -> Path:
-        return self.directory / f"{entry.path}{_CHANGES}"
+        return self.directory / f"{entry.path}{CHANGES}"
 
     def history(self, entry: Entry, info: TableInfo) -> HistoryTable:
         """How rows of a table are written to its history, which is made if it is not there."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drainer.sink.lake.delta import Delta, TableState, errors
-from drainer.sink.lake.fields import Field, quoted
+from drainer.lake.delta import Delta, TableState, errors
+from drainer.lake.fields import Field, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,9 @@ def last_images(changes: DataFrame, pairs: Sequence[tuple[Field, Field | None]],
     both = f"explode(array_compact(array({image('before', 0)}, {image('after', 1)}))) AS one"
     spread = changes.selectExpr("commit_ts", "start_ts", "place", both)
     names = [f"k{at}" for at in range(len(keys))]
-    flat = spread.selectExpr("commit_ts", "start_ts", "place", "one.half", "one.row", *(f"one.{name}" for name in names))
+    flat = spread.selectExpr(
+        "commit_ts", "start_ts", "place", "one.half", "one.row", *(f"one.{name}" for name in names)
+    )
     from pyspark.sql import functions
 
     last = functions.expr(f"max_by(struct(row), struct({_ORDER})).row")
@@ -99,9 +101,7 @@ def _merge_keyed(
     view = "tidb_binlog_touched"
     with delta.as_app(app, of.until_ts) as spark:
         last_images(changes, pairs, key).createOrReplaceTempView(view)
-        on = " AND ".join(
-            f"t.{quoted(field.name)} <=> s.k{at}" for at, field in enumerate(key_pairs(pairs, key))
-        )
+        on = " AND ".join(f"t.{quoted(field.name)} <=> s.k{at}" for at, field in enumerate(key_pairs(pairs, key)))
         names = [quoted(ours.name) for ours, _ in pairs]
         sets = ", ".join(f"t.{name} = s.row.{name}" for name in names)
         values = ", ".join(f"s.row.{name}" for name in names)

@@ -11,18 +11,18 @@ from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
-from drainer.sink.lake.control import MirrorVersion
-from drainer.sink.lake.delta import txn_action
-from drainer.sink.lake.mirror import Range, merge
-from drainer.sink.lake.tables import Entry, Tables
+from drainer.lake.control import MirrorVersion
+from drainer.lake.delta import txn_action
+from drainer.lake.mirror import Range, merge
+from drainer.lake.tables import Entry, Tables
 
 _STOP_S: Final = 30.0
 _log = get_logger(__name__)
 
 
 class Merger:
-    """`tables`: with a session of its own; `due`: returns the mirrors, and the position that they may come to; `record`:
-    stores versions of mirrors. `lock`: held while a table is merged."""
+    """`tables`: with a session of its own; `due`: returns the mirrors, and the position that they may come to;
+    `record`: stores versions of mirrors. `lock`: held while a table is merged."""
 
     def __init__(
         self,

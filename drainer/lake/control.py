@@ -19,16 +19,22 @@ import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 
+from drainer.lake.delta import Delta, schema_action
+from drainer.lake.fields import ID, PHYSICAL
+from drainer.lake.history import arrow_type, write_file
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, document_of, document_value, label_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.parquet import path_of
-from drainer.sink.lake.delta import Delta, schema_action
-from drainer.sink.lake.fields import ID, PHYSICAL
-from drainer.sink.lake.history import arrow_type, write_file
 
 DOMAIN: Final = "tidb-binlog.position"
-_COLUMNS: Final = (("until_ts", "long"), ("path", "string"), ("schema", "string"), ("table", "string"), ("version", "long"))
+_COLUMNS: Final = (
+    ("until_ts", "long"),
+    ("path", "string"),
+    ("schema", "string"),
+    ("table", "string"),
+    ("version", "long"),
+)
 _SCHEMA: Final = pa.schema([(name, arrow_type(kind)) for name, kind in _COLUMNS])
 
 
@@ -77,7 +83,9 @@ class Control:
         body = json.dumps(document_value(store.document, self._identity), sort_keys=True)
         actions = [{"domainMetadata": {"domain": DOMAIN, "configuration": body, "removed": False}}]
         if versions:
-            rows = pa.Table.from_arrays([pa.array(one) for one in zip(*map(astuple, versions), strict=True)], schema=_SCHEMA)
+            rows = pa.Table.from_arrays(
+                [pa.array(one) for one in zip(*map(astuple, versions), strict=True)], schema=_SCHEMA
+            )
             actions.append(write_file(self.path, "versions", [rows]).action())
         crash_point("sink.before_commit")
         self._delta.commit(self.path, actions, version=version)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from binlog.errors import ConfigError
 from binlog.runtime.crashpoint import crash_point
@@ -26,6 +26,13 @@ from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
+from drainer.lake.control import Control, MirrorVersion, control_path
+from drainer.lake.delta import Delta, File, txn_action
+from drainer.lake.fields import Evolved, type_name
+from drainer.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of, write
+from drainer.lake.merging import Merger
+from drainer.lake.section import LakeSection
+from drainer.lake.tables import Entry, Registry, Tables, replaced
 from drainer.schema.steps import Ddl, TableChange
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -40,14 +47,7 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.document_position import DocumentPositionStore, lock
-from drainer.sink.errors import DdlFailed, PositionMoved
-from drainer.sink.lake.control import Control, MirrorVersion, control_path
-from drainer.sink.lake.delta import Delta, File, txn_action
-from drainer.sink.lake.fields import Evolved, type_name
-from drainer.sink.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of, write
-from drainer.sink.lake.merging import Merger
-from drainer.sink.lake.section import LakeSection
-from drainer.sink.lake.tables import Entry, Registry, Tables, replaced
+from drainer.sink.errors import DdlFailed
 from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
 from drainer.sink.settings import SyncerSettings
 
@@ -148,7 +148,9 @@ class LakeSink:
         self._merging().raise_error()
         if commit_ts != self.commit_ts:
             with self._transaction() as store:
-                store.move(epoch=self._epoch, after_ts=self.commit_ts, until_ts=commit_ts, schema_version=schema_version)
+                store.move(
+                    epoch=self._epoch, after_ts=self.commit_ts, until_ts=commit_ts, schema_version=schema_version
+                )
             self.commit_ts = commit_ts
 
     def job_done(self, job_id: int) -> bool:

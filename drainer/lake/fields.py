@@ -151,7 +151,9 @@ def widens(old: str, new: str) -> bool:
         return _INTEGERS.index(old) < _INTEGERS.index(new)
     now = _DECIMAL.fullmatch(new)
     if now is None:
-        return (old, new) in {("float", "double"), ("date", "timestamp_ntz")} or (old in _INTEGERS[:3] and new == "double")
+        return (old, new) in {("float", "double"), ("date", "timestamp_ntz")} or (
+            old in _INTEGERS[:3] and new == "double"
+        )
     digits, scale = int(now[1]), int(now[2])
     if old in _DIGITS:
         return digits - scale >= _DIGITS[old]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from drainer.lake.fields import AFTER, BEFORE, ID, IMAGE_ID, OWN, PHYSICAL, Field
+from drainer.lake.section import PACKAGE
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
-from drainer.sink.lake.fields import AFTER, BEFORE, ID, IMAGE_ID, OWN, PHYSICAL, Field
-from drainer.sink.lake.section import PACKAGE
 from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
 
 if TYPE_CHECKING:
@@ -151,10 +151,10 @@ class Delta:
                 f"jars to spark.jars"
             ) from error
 
-    def state(self, path: Path) -> TableState | None:
-        """Return the table's newest state; None if there is no table."""
+    def state(self, path: Path, version: int | None = None) -> TableState | None:
+        """Return the table's state, the newest or that of a version; None if there is no table."""
         with errors(path):
-            snapshot = self._snapshot(path)
+            snapshot = self._snapshot(path, version)
             if snapshot.version() < 0:
                 return None
             found = json.loads(snapshot.metadata().json())["metaData"]
@@ -164,7 +164,7 @@ class Delta:
     def came(self, path: Path, app: str) -> int:
         """Return the version up to which `app` has committed to the table; -1: it has not."""
         with errors(path):
-            return self._said(path, self._snapshot(path), "txn", app, -1)
+            return int(self._said(path, self._snapshot(path), "txn", app, -1))
 
     def domain(self, path: Path, name: str) -> tuple[int, str | None]:
         """Return a table's version, and its text of this name."""
@@ -232,9 +232,9 @@ class Delta:
                 with contextlib.suppress(*SPARK_ERRORS, OSError):
                     self.spark.conf.unset(name)
 
-    def _snapshot(self, path: Path) -> Any:
-        log = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path))
-        return log.update(False, self._scala.Option.empty(), self._scala.Option.empty())
+    def _snapshot(self, path: Path, version: int | None = None) -> Any:
+        log, none = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)), self._scala.Option.empty()
+        return log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none, False)
 
 
 def txn_action(app: str, version: int) -> dict[str, Any]:

@@ -24,13 +24,13 @@ from binlog.runtime.directories import sync_directory
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints
+from drainer.lake.delta import File
+from drainer.lake.fields import AFTER, BEFORE, IMAGE_ID, OWN, Field
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.sink.base import Receipt, TableName
 from drainer.sink.errors import DestinationDown
-from drainer.sink.lake.delta import File
-from drainer.sink.lake.fields import AFTER, BEFORE, IMAGE_ID, OWN, Field
 from drainer.spark.typed.types import column_converter
 
 _SLOT_MS: Final = 64  # changes of so many ms of commit_ts are in one slot
@@ -144,7 +144,7 @@ def write(segment: ChangeSegment, tables: Mapping[TableName, HistoryTable], stem
     """Write a segment's changes, one synced file for each table. Raises EncodeError, and DestinationDown for an error
     of the disk."""
     groups: dict[TableName, list[Any]] = {}
-    schemas = {}
+    schemas: dict[TableName, Any] = {}
     for changes in segment.changes:
         name = (changes.shape.schema, changes.shape.table)
         table = tables[name]

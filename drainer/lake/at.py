@@ -1,0 +1,82 @@
+"""Reads a lake as upstream was at one TSO, in any Spark session with Delta. Nothing is written.
+
+    from drainer.lake.at import at
+    tables = at(spark, "/lake", tso)          # and views `shop_orders`, …
+    spark.sql("SELECT * FROM shop_orders JOIN shop_customers USING (customer_id)")
+
+Each mirror is taken in its last version at or before the TSO, and what its history has between the two is put on it.
+So all tables show one state of upstream, whenever each of them was merged.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from binlog.errors import BinlogError
+
+from drainer.lake.control import DOMAIN, control_path
+from drainer.lake.delta import Delta, TableState
+from drainer.lake.fields import quoted
+from drainer.lake.mirror import Range, bag, key_pairs, last_images, twins
+from drainer.lake.tables import CHANGES
+from drainer.sink.base import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+class NotThere(BinlogError):
+    """The lake has no state of this TSO."""
+
+
+def at(
+    spark: SparkSession, directory: str | Path, tso: int, *, changefeed: str = "default"
+) -> dict[TableName, DataFrame]:
+    """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
+    NotThere if the lake has not come to that TSO yet, or has no version of one as old."""
+    root, delta = Path(directory).absolute(), Delta(spark)
+    control = control_path(root, changefeed)
+    _, text = delta.domain(control, DOMAIN)
+    if text is None:
+        raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
+    position = json.loads(text)["position"]["commit_ts"]
+    if tso > position:
+        raise NotThere(f"{root}: its position is {position}, before {tso}; wait until it has come there")
+    rows = spark.read.format("delta").load(str(control)).where(f"until_ts <= {tso}").collect()
+    newest: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: (row.until_ts, row.version)):
+        newest[row.path] = row
+    found = {}
+    for row in newest.values():
+        if row.version >= 0:
+            name = (row.schema, row.table)
+            found[name] = _table(spark, delta, root, row, tso)
+            found[name].createOrReplaceTempView("_".join(name))
+    return found
+
+
+def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) -> DataFrame:
+    path, history_path = root / row.path, root / f"{row.path}{CHANGES}"
+    history = delta.state(history_path)
+    mirror = delta.state(path, row.version)
+    if history is None or mirror is None:
+        raise NotThere(f"{path}: its version {row.version} is gone")
+    rows = spark.read.format("delta").option("versionAsOf", row.version).load(str(path))
+    changes = spark.read.format("delta").load(str(history_path)).where(Range(row.until_ts, tso).where)
+    return with_changes(rows, changes, mirror, history)
+
+
+def with_changes(rows: DataFrame, changes: DataFrame, mirror: TableState, history: TableState) -> DataFrame:
+    """Return a mirror's rows after these changes of its history."""
+    pairs = twins(mirror, history)
+    if not mirror.key:
+        return bag(rows, changes, pairs)
+    last = last_images(changes, pairs, mirror.key).alias("s")
+    keys = key_pairs(pairs, mirror.key)
+    on = " AND ".join(f"t.{quoted(field.name)} <=> s.k{n}" for n, field in enumerate(keys))
+    from pyspark.sql import functions
+
+    stays = rows.alias("t").join(last, functions.expr(on), "left_anti")
+    return stays.unionByName(last.where("row IS NOT NULL").selectExpr("row.*"))

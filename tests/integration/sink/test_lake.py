@@ -1,0 +1,156 @@
+"""A lake of Delta tables, with Spark and Delta: exactly once, at every crash point; a consistent state at every TSO;
+recordings of a real TiDB."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from drainer.lake.at import NotThere, at
+from drainer.lake.sink import LakeSink
+from drainer.schema.filter import Filter
+from drainer.schema.job_policy import Policy, RewriteRules
+from drainer.sink.errors import DestinationRefused, LockHeld
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.change_replay import WHO
+from tests.support.file_case import record
+from tests.support.killing import Killed
+from tests.support.lake_case import Story, delta_session, differences, lake
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+STORY = Story(7)
+EDGES = sorted(STORY.states)[2::4]
+MODULES = [f"drainer.lake.{name}" for name in ("control", "history", "merging", "sink", "tables")]
+
+
+@pytest.fixture(scope="module")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with delta_session(tmp_path_factory.mktemp("delta")) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def dies_at(point: str) -> Iterator[None]:
+    """The work within ends at the n-th time that it passes a crash point, `name:n`, as if the process were killed."""
+    wanted, _, number = point.partition(":")
+    left = Counter({wanted: int(number or 1)})
+
+    def pass_point(name: str) -> None:
+        left[name] -= 1
+        if name == wanted and left[name] == 0:
+            raise Killed
+
+    with contextlib.ExitStack() as stack:
+        for module in MODULES:
+            stack.enter_context(mock.patch(f"{module}.crash_point", pass_point))
+        yield
+    assert left[wanted] > 0, f"{point} is not passed"
+
+
+def live(spark: Any, directory: Path, edges: list[int]) -> None:
+    sink = lake(directory, spark)
+    try:
+        STORY.replay(Merging(sink), edges)
+    finally:
+        sink.close(clean=False)
+
+
+class Merging:
+    """Merges after every batch that executors have written, before the next one."""
+
+    def __init__(self, sink: LakeSink) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def commit(self, *args: Any) -> None:
+        self._sink.commit(*args)
+        self._sink.merge_now()
+
+
+def state(tables: dict[Any, Any]) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of `orders` in the order id, name, qty, and those of `notes`."""
+    found = {}
+    for (_, name), rows in tables.items():
+        columns = ["id", "title" if "title" in rows.columns else "name", "qty"] if name == "orders" else ["a", "b"]
+        shown = [column for column in columns if column in rows.columns]
+        found[name] = sorted(tuple(row) for row in rows.select(*shown).collect())
+    return found
+
+
+def places(spark: Any, directory: Path) -> list[tuple[int, int]]:
+    paths = [directory / "shop" / f"{name}__changes" for name in ("orders", "notes")]
+    rows = [row for path in paths for row in spark.read.format("delta").load(str(path)).collect()]
+    return sorted((row.commit_ts, row.place) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def whole(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story in one life."""
+    directory = tmp_path_factory.mktemp("whole")
+    live(spark, directory, EDGES)
+    return directory
+
+
+def test_lake_is_as_upstream_was_at_every_tso(spark: Any, whole: Path) -> None:
+    for commit_ts in sorted(STORY.states)[6::5]:
+        if commit_ts <= EDGES[-1]:
+            assert state(at(spark, whole, commit_ts)) == STORY.states[commit_ts], commit_ts
+    with pytest.raises(NotThere, match="position"):
+        at(spark, whole, EDGES[-1] + 1)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "lake.slot_written",
+        "lake.history_committed",
+        "lake.history_defined:3",
+        "lake.columns_added",
+        "lake.columns_filled",
+        "lake.merged",
+        "sink.before_commit:9",
+        "sink.after_commit:9",
+    ],
+)
+def test_lake_of_a_killed_drainer_has_every_change_once(spark: Any, whole: Path, tmp_path: Path, point: str) -> None:
+    with dies_at(point), contextlib.suppress(Killed):
+        live(spark, tmp_path, EDGES)
+    live(spark, tmp_path, [edge + 1 for edge in EDGES[:-1:2]] + EDGES[-1:])  # batches end elsewhere now
+    assert places(spark, tmp_path) == places(spark, whole)
+    assert state(at(spark, tmp_path, EDGES[-1])) == STORY.states[EDGES[-1]]
+
+
+def test_second_drainer_is_refused_while_the_first_one_runs(spark: Any, tmp_path: Path) -> None:
+    first, second = lake(tmp_path, spark), lake(tmp_path, spark)
+    first.open(WHO, 1)
+    with pytest.raises(LockHeld):
+        second.open(WHO, 1)
+    first.close(clean=True)
+    second.open(WHO, 1)
+    second.close(clean=True)
+
+
+def test_table_of_another_owner_is_not_written_to(spark: Any, tmp_path: Path) -> None:
+    spark.range(1).write.format("delta").save(str(tmp_path / "shop" / "orders"))
+    with pytest.raises(DestinationRefused, match="move it away"):
+        live(spark, tmp_path, EDGES)
+
+
+@pytest.mark.parametrize("name", ["keys", "types", "ddl"])
+def test_recorded_tables_come_out_as_upstreams(spark: Any, tmp_path: Path, name: str) -> None:
+    capture = CaptureSet(GOLDEN / name)
+    sink = lake(tmp_path / "lake", spark)
+    with mock.patch.object(sink, "close", lambda clean: None):
+        record(capture, sink, tmp_path / "jobs.json", Policy(Filter.create(), RewriteRules([])))
+    sink.merge_now()
+    sink.close(clean=True)
+    assert differences(spark, tmp_path / "lake", capture) == []

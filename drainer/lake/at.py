@@ -36,14 +36,11 @@ def at(
 ) -> dict[TableName, DataFrame]:
     """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
     NotThere if the lake has not come to that TSO yet, or has no version of one as old."""
-    root, delta = Path(directory).absolute(), Delta(spark)
-    control = control_path(root, changefeed)
-    _, text = delta.domain(control, DOMAIN)
-    if text is None:
-        raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
-    position = json.loads(text)["position"]["commit_ts"]
+    root, control = Path(directory).absolute(), control_path(Path(directory).absolute(), changefeed)
+    position = position_of(spark, directory, changefeed=changefeed)
     if tso > position:
         raise NotThere(f"{root}: its position is {position}, before {tso}; wait until it has come there")
+    delta = Delta(spark)
     rows = spark.read.format("delta").load(str(control)).where(f"until_ts <= {tso}").collect()
     newest: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row.until_ts, row.version)):
@@ -55,6 +52,15 @@ def at(
             found[name] = _table(spark, delta, root, row, tso)
             found[name].createOrReplaceTempView("_".join(name))
     return found
+
+
+def position_of(spark: SparkSession, directory: str | Path, *, changefeed: str = "default") -> int:
+    """Return the newest TSO that `at` can show. Raises NotThere."""
+    root = Path(directory).absolute()
+    _, text = Delta(spark).domain(control_path(root, changefeed), DOMAIN)
+    if text is None:
+        raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
+    return int(json.loads(text)["position"]["commit_ts"])
 
 
 def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) -> DataFrame:

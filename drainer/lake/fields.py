@@ -176,9 +176,13 @@ def default_of(column: ColumnInfo, kind: str) -> str:
     text = text_of(missing_value(column), column.type)
     if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and text.startswith("0000-00-00")):
         return ""
+    if kind == "string":
+        return literal(text)
     if kind == "binary":
-        return f"X'{text.removeprefix('0x')}'" if text.startswith("0x") else f"CAST({literal(text)} AS BINARY)"
-    return literal(text) if kind == "string" else f"CAST({literal(text)} AS {sql_type(kind)})"
+        return f"X'{text.removeprefix('0x')}'"
+    if text.startswith("0x"):  # a BIT
+        text = str(int(text, 16))
+    return f"CAST({literal(text)} AS {sql_type(kind)})"
 
 
 def literal(text: str) -> str:

@@ -57,9 +57,9 @@ def type_name(kind: FieldType, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field. `id`: Delta's number of it; `column_id`: TiDB's; -1: its column is gone, and it is kept under another
-    name; `widened`: (from, to) of the changes of its type; `fill`: SQL of the value that rows written before have, from
-    the table's fields; "": none is missing."""
+    """A field. `id`: Delta's number of it, never used again; `column_id`: TiDB's; -1: its column is gone, and it is
+    kept under another name; `widened`: (from, to) of the changes of its type; `fill`: SQL of the value that rows
+    written before have, from the table's fields; "": none is missing."""
 
     name: str
     type: str
@@ -122,9 +122,9 @@ def evolved(
             fill = cast_of(field, kind)
             if not fill:
                 lost.append((column.name, field.type, kind))
-        name = f"c{column.id}"
-        physical = name if name not in used else f"{name}_{re.sub(r'[^0-9a-z]+', '_', kind)}"
-        kept.append(Field(column.name, kind, next(ids), physical, column.id, (), "" if keeps else fill))
+        id_, name = next(ids), f"c{column.id}"
+        physical = name if name not in used else f"{name}_{id_}"
+        kept.append(Field(column.name, kind, id_, physical, column.id, (), "" if keeps else fill))
     gone += known.values()
     if not keeps:
         gone = [field for field in gone if any(quoted(aside(field)) in one.fill for one in kept)]

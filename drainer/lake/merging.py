@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
@@ -37,7 +36,7 @@ class Merger:
         self._record = record
         self._interval_s = interval_s
         self._stop = threading.Event()
-        self._error: BinlogError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="merge", daemon=True)
         self._thread.start()
 
@@ -87,7 +86,7 @@ class Merger:
         while not self._stop.wait(self._interval_s):
             try:
                 self.round()
-            except BinlogError as error:
+            except Exception as error:  # noqa: BLE001  the next batch raises it
                 if not self._stop.is_set():
                     self._error = error
                 return

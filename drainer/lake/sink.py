@@ -93,6 +93,8 @@ class LakeSink:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         assert self.session is not None, "the session comes first"
+        if first.loads:
+            raise ConfigError("db-type delta: there is no first load into a lake yet; begin with initial-commit-ts = 0")
         self._lock = lock(control_path(self._directory, identity.changefeed))
         try:
             session = self.session()
@@ -161,7 +163,7 @@ class LakeSink:
         return []
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
-        raise ConfigError("db-type delta: there is no first load into a lake yet; begin with initial-commit-ts = 0")
+        raise NotImplementedError("open() refuses a first load")
 
     def check_tables(self, view: SchemaView) -> None:
         """Raise ConfigError for a column that a lake has no type for, and for merged tables."""

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from binlog.tidb.job import ActionType
 
-from scripts.maven_files import entries, folder_of
 from tests.integration.drainer.stubs import Stubs
+from tests.support.lake_case import delta_session
 from tests.support.row_case import INT, table, transaction
 from tests.support.schema_case import job, ts
-from tests.support.servers import ROOT, missing
+from tests.support.servers import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JARS = ROOT / "scripts" / "jars" / "delta-4.4.0.txt"
 PAGE = (ROOT / "docs" / "changes.md").read_text()
 RECIPES = dict(re.findall(r"<!-- recipe (\w+) -->\n```python\n(.*?)```", PAGE, re.S))
 MINUTES = PAGE.split("changes.printSchema()\n")[1].split("query.awaitTermination()")[0]
@@ -34,26 +33,16 @@ JOBS = (
 
 @pytest.fixture(scope="module")
 def delta(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from drainer.spark.startup.jvm_launch import start_jvm
-    from drainer.spark.startup.session import open_session, stop_session
-
-    jars = sorted(folder_of(JARS).glob("*.jar"))
-    if len(jars) != len(entries(JARS)):
-        missing("Delta is not there: scripts/need.sh delta")
     folder = tmp_path_factory.mktemp("delta")
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     conf = {
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": provider,
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",  # which RocksDB's store needs
     }
-    session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=conf))
-    yield session
-    stop_session(session)
+    with delta_session(folder, **conf) as session:
+        yield session
 
 
 class Orders:

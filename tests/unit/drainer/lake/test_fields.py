@@ -1,0 +1,184 @@
+"""The fields of a lake's tables after each DDL: a column is known by its id, and no old value is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from binlog.errors import ConfigError
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.lake.delta import HISTORY, ROLE, TableState, history_schema, schema_action
+from drainer.lake.fields import Field, default_of, evolved, key_of, literal, quoted, type_name, widens
+from tests.support.row_case import INT, TEXT, not_null, table
+
+LONG = FieldType(Tp.LONGLONG)
+DECIMAL = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)
+DOUBLE = FieldType(Tp.DOUBLE)
+NONE: Mapping[int, int] = {}
+
+
+def of(*columns: ColumnInfo) -> TableInfo:
+    return replace(table([]), columns=tuple(replace(one, offset=n) for n, one in enumerate(columns)))
+
+
+def column(id_: int, name: str, kind: FieldType = INT, **more: object) -> ColumnInfo:
+    return ColumnInfo(id=id_, name=name, offset=0, type=kind, **more)  # type: ignore[arg-type]
+
+
+def made(*columns: ColumnInfo) -> tuple[Field, ...]:
+    return evolved((), of(*columns), count(1), was=NONE, keeps=False).fields
+
+
+def names(fields: tuple[Field, ...]) -> dict[str, str]:
+    return {field.name: field.physical for field in fields}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_renamed_and_moved_columns_keep_their_place_in_files(keeps: bool) -> None:
+    fields = made(column(1, "a"), column(2, "b"))
+    after = evolved(fields, of(column(2, "c"), column(1, "a")), count(9), was=NONE, keeps=keeps).fields
+    assert names(after) == {"c": "c2", "a": "c1"}
+    assert list(names(after)) == ["c", "a"]
+
+
+def test_column_dropped_and_added_again_is_another_one() -> None:
+    fields = made(column(1, "a"), column(2, "b"))
+    without = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=False).fields
+    again = evolved(without, of(column(1, "a"), column(3, "b")), count(9), was=NONE, keeps=False).fields
+    assert names(again) == {"a": "c1", "b": "c3"}
+
+
+def test_history_keeps_a_dropped_column_beside_the_new_one_of_its_name() -> None:
+    fields = made(column(1, "a"), column(2, "b"))
+    after = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=True).fields
+    assert names(after) == {"a": "c1", "b": "c2"}
+    again = evolved(after, of(column(1, "a"), column(3, "B")), count(9), was=NONE, keeps=True).fields
+    assert names(again) == {"a": "c1", "B": "c3", "c2__before": "c2"}
+    assert [one.column_id for one in again] == [1, 3, -1]
+    assert evolved(again, of(column(1, "a"), column(3, "B")), count(99), was=NONE, keeps=True).fields == again
+
+
+def test_wider_type_is_read_from_old_files_and_says_so() -> None:
+    fields = made(column(1, "a"))
+    (after,) = evolved(fields, of(column(1, "a", LONG)), count(9), was=NONE, keeps=False).fields
+    assert (after.physical, after.type, after.widened, after.fill) == ("c1", "long", (("integer", "long"),), "")
+
+
+def test_column_with_a_new_id_of_a_type_that_holds_the_old_values_stays() -> None:
+    fields = made(column(1, "a", DECIMAL))
+    wider = column(4, "a", FieldType(Tp.NEWDECIMAL, flen=12, decimal=3))
+    (after,) = evolved(fields, of(wider), count(9), was={4: 1}, keeps=False).fields
+    assert (after.physical, after.column_id, after.type) == ("c1", 4, "decimal(12,3)")
+
+
+def test_old_values_under_another_type_are_computed_before_the_old_column_goes() -> None:
+    fields, info = made(column(1, "a")), of(column(4, "a", TEXT))
+    found = evolved(fields, info, count(9), was={4: 1}, keeps=False)
+    assert names(found.fields) == {"a": "c4", "c1__before": "c1"}
+    assert found.fields[0].fill == "CAST(`c1__before` AS STRING)"
+    assert not found.lost
+    assert evolved(found.fields, info, count(99), was={4: 1}, keeps=False) == found, "as after a crash"
+
+
+def test_values_that_spark_would_show_otherwise_are_lost_in_a_mirror_only() -> None:
+    fields, info = made(column(1, "a", DOUBLE)), of(column(4, "a", TEXT))
+    assert evolved(fields, info, count(9), was={4: 1}, keeps=False).lost == (("a", "double", "string"),)
+    assert not evolved(fields, info, count(9), was={4: 1}, keeps=True).lost
+
+
+@pytest.mark.parametrize(
+    ("added", "sql"),
+    [
+        (column(3, "n"), ""),
+        (column(3, "n", origin_default="7"), "CAST('7' AS INT)"),
+        (column(3, "n", not_null(INT)), "CAST('0' AS INT)"),
+        (column(3, "n", TEXT, origin_default="it's \\"), "'it\\'s \\\\'"),
+        (column(3, "n", FieldType(Tp.DATETIME, flag=Flag.NOT_NULL)), ""),
+        (column(3, "n", FieldType(Tp.DATETIME), origin_default="2020-01-02 03:04:05"),
+         "CAST('2020-01-02 03:04:05' AS TIMESTAMP_NTZ)"),
+        (column(3, "n", FieldType(Tp.STRING, charset="binary"), origin_default_bit=b"\x00\xff"), "X'00ff'"),
+        (column(3, "n", FieldType(Tp.BIT, flen=9), origin_default_bit=b"\x01\x01"), "CAST('257' AS BIGINT)"),
+    ],
+)  # fmt: skip
+def test_old_rows_get_the_default_of_an_added_column(added: ColumnInfo, sql: str) -> None:
+    fields = made(column(1, "a"))
+    after = evolved(fields, of(column(1, "a"), added), count(9), was=NONE, keeps=False).fields
+    assert after[1].fill == sql == default_of(added, type_name(added.type, "t.n"))
+    assert made(column(1, "a"), added)[1].fill == "", "a new table has no old rows"
+
+
+def test_type_without_equivalent_is_refused_with_its_column() -> None:
+    with pytest.raises(ConfigError, match=r"column t\.g: a lake has no type"):
+        made(column(1, "g", FieldType(Tp.GEOMETRY)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "can"),
+    [
+        ("byte", "short", True), ("long", "integer", False), ("integer", "decimal(10,0)", True),
+        ("integer", "decimal(10,1)", False), ("long", "decimal(20,0)", True), ("decimal(5,2)", "decimal(6,3)", True),
+        ("decimal(5,2)", "decimal(6,1)", False), ("decimal(5,2)", "decimal(5,3)", False), ("float", "double", True),
+        ("long", "double", False), ("integer", "double", True), ("string", "binary", False),
+    ],
+)  # fmt: skip
+def test_widening_is_what_delta_reads_without_a_change_of_files(old: str, new: str, can: bool) -> None:
+    assert widens(old, new) is can
+
+
+def test_key_is_that_of_the_handle() -> None:
+    assert key_of(table([("a", INT), ("b", INT)], handle="b")) == (2,)
+    assert key_of(table([("a", not_null(INT)), ("b", INT)], unique={"u": ["a"]})) == (1,)
+    assert key_of(table([("a", INT)], unique={"u": ["a"]})) == (), "NULL tells no rows apart"
+
+
+COLUMNS = st.permutations([1, 2, 3, 4]).flatmap(lambda ids: st.integers(1, 4).map(lambda n: ids[:n]))
+
+
+@given(st.lists(COLUMNS, max_size=6))
+def test_any_sequence_of_ddl_keeps_names_and_numbers_of_fields_apart(steps: list[list[int]]) -> None:
+    for keeps in (False, True):
+        fields, ids = made(column(1, "a")), count(9)
+        places = {1: "c1"}
+        for step in steps:
+            info = of(*(column(id_, "aAbB"[id_ - 1] + str(n)) for n, id_ in enumerate(step)))
+            fields = evolved(fields, info, ids, was=NONE, keeps=keeps).fields
+            lowered = [field.name.lower() for field in fields]
+            assert len(set(lowered)) == len(lowered)
+            assert len({field.id for field in fields}) == len({field.physical for field in fields}) == len(fields)
+            assert [field.column_id for field in fields if field.column_id >= 0] == step
+            if keeps:
+                places |= {id_: field.physical for id_, field in zip(step, fields, strict=False) if id_ not in places}
+                assert set(places.values()) <= {field.physical for field in fields}, "a history forgets nothing"
+
+
+def test_schema_that_is_written_is_the_schema_that_is_read() -> None:
+    before = evolved((), of(column(1, "a")), count(9, 2), was=NONE, keeps=True).fields
+    info = of(column(1, "a", LONG), column(2, "b`", TEXT))
+    fields = evolved(before, info, count(11, 2), was=NONE, keeps=True).fields
+    for settings, schema in (({}, [one.json() for one in fields]), ({ROLE: HISTORY}, history_schema(fields))):
+        action = schema_action("x", schema, 99, settings)["metaData"]
+        read = json.loads(action["schemaString"])["fields"]
+        state = TableState(0, "x", read, action["configuration"])
+        assert (state.fields, state.max_id) == (fields, 99)
+        ids = [one["metadata"]["delta.columnMapping.id"] for one in _each(read)]
+        assert len(set(ids)) == len(ids)
+
+
+def _each(fields: list[dict[str, object]]) -> list[dict[str, object]]:
+    inner = [one["type"]["fields"] for one in fields if isinstance(one["type"], dict)]  # type: ignore[index]
+    return [*fields, *(one for some in inner for one in some)]
+
+
+@given(st.text(max_size=9))
+def test_texts_in_sql_end_where_they_end(text: str) -> None:
+    inner = literal(text)[1:-1]
+    assert inner.replace("\\\\", "").replace("\\'", "").count("'") == 0
+    assert not (len(inner) - len(inner.rstrip("\\"))) % 2
+    assert quoted(text)[1:-1].replace("``", "").count("`") == 0

@@ -21,7 +21,7 @@ from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints
 from drainer.lake.delta import File

@@ -12,8 +12,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration
 from pydantic import Field
 
-from drainer.schema.filter import TablePatterns
-from drainer.schema.name_pattern import PatternError
+from drainer.schema.filter import PatternError, TablePatterns
 from drainer.sink.settings import ToSection
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"

@@ -25,7 +25,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
+from drainer.changes import ChangeSegment
 from drainer.lake.control import Control, MirrorVersion, control_path
 from drainer.lake.delta import Delta, File, txn_action
 from drainer.lake.fields import Evolved, type_name

@@ -398,7 +398,9 @@ class Opening:
     def __init__(
         self, *, master: str, output: Path, conf: Mapping[str, str], stopping: Callable[[], bool] = lambda: False
     ) -> None:
-        """`stopping`: returns True when the session is no longer needed."""
+        """`stopping`: returns True when the session is no longer needed. `before_close`: ends other users of the
+        session."""
+        self.before_close: Callable[[], None] = lambda: None
         self._asked_to_stop = stopping
         self._closed = threading.Event()
         self._made: Future[SparkSession] = Future()
@@ -420,6 +422,7 @@ class Opening:
         """Stop the session within some seconds, or kill a JVM that is still starting. May be called again."""
         self._closed.set()
         self._thread.join()
+        self.before_close()
         made = self._made
         if made.exception() is None:
             from drainer.spark.startup.session import stop_session
@@ -462,6 +465,8 @@ def opened(config: Config, log: str, stopping: Callable[[], bool]) -> Iterator[O
     spark, output = config.spark, config.data_dir / log
     with (
         temporary_folder(),
-        contextlib.closing(Opening(master=spark.master, output=output, conf=spark.conf, stopping=stopping)) as opening,
+        contextlib.closing(
+            Opening(master=spark.master, output=output, conf=config.spark_settings(), stopping=stopping)
+        ) as opening,
     ):
         yield opening

@@ -502,12 +502,8 @@ class Config(UpstreamSection):
         return f"{host}:{int(port) + 1000}"
 
     def spark_settings(self) -> dict[str, str]:
-        """Spark's settings: those of the destination, then the user's. A user who names jars has the destination's,
-        too."""
-        mine = self.spark.conf
-        names_jars = {"spark.jars", "spark.jars.packages"} & mine.keys()
-        needed = self.syncer.to.spark_settings().items()
-        return {name: value for name, value in needed if not names_jars or name != "spark.jars.packages"} | mine
+        """Spark's settings: those of the destination, then the user's."""
+        return {**self.syncer.to.spark_settings(self.spark.conf), **self.spark.conf}
 
     def check(self) -> None:
         """Check the settings together. Raises ConfigError if some do not fit."""

@@ -13,7 +13,7 @@ again under its name is another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +23,9 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.protocol.table import handle_index
+from drainer.row.column_type import TypeClass, type_class_of
 from drainer.row.layout import published
+from drainer.sink.sqlite.format import converter
 from drainer.spark.typed.types import spark_type, text_of
 
 ID: Final = "delta.columnMapping.id"
@@ -84,51 +86,45 @@ class Field:
         return cls(found["name"], found["type"], of[ID], of[PHYSICAL], of.get(COLUMN, -1), widened, of.get(FILL, ""))
 
 
-@dataclass(frozen=True, slots=True)
-class Evolved:
-    """The fields after a DDL. `lost`: (name, from, to) of columns whose old values cannot be had under the new type as
-    TiDB has them."""
-
-    fields: tuple[Field, ...]
-    lost: tuple[tuple[str, str, str], ...] = ()
-
-
 def evolved(
     fields: Sequence[Field],
     info: TableInfo,
     ids: Iterator[int],
     *,
+    before: TableInfo | None = None,
     was: Mapping[int, int],
     keeps: bool,
-) -> Evolved:
-    """Return the fields of this table. `was`: ids of columns that got another one by a change of type, by their new
-    ids; `keeps`: fields whose columns are gone, or have a type that cannot hold the old values, stay beside; without,
-    they stay while a `fill` needs them. May be repeated with its result."""
+) -> tuple[Field, ...]:
+    """Return the fields of this table. `before`: the table before the DDL; `was`: ids of columns that got another one
+    by a change of type, by their new ids; `keeps`: fields whose columns are gone, or have a type that cannot hold the
+    old values, stay beside; without, they stay while a `fill` needs them. May be repeated with its result."""
+    kinds = {} if before is None else {column.id: column.type for column in before.columns}
     known = {field.column_id: field for field in fields if field.column_id >= 0}
     gone = [field for field in fields if field.column_id < 0]
     used = {field.physical for field in fields}
     kept: list[Field] = []
-    lost: list[tuple[str, str, str]] = []
     for column in published(info):
         kind = type_name(column.type, f"{info.name}.{column.name}")
-        field = known.pop(column.id, None) or known.pop(was.get(column.id, -1), None)
-        if field is not None and (field.type == kind or widens(field.type, kind)):
+        field, of = known.pop(column.id, None), was.get(column.id, column.id)
+        rewritten = False
+        if field is None and of in known:
+            field = known.pop(of)
+            rewritten = not keeps and rewrites(kinds[of], column.type)
+        if field is not None and ((field.type == kind and not rewritten) or widens(field.type, kind)):
             steps = field.widened if field.type == kind else (*field.widened, (field.type, kind))
             kept.append(replace(field, name=column.name, type=kind, column_id=column.id, widened=steps))
             continue
         fill = default_of(column, kind) if field is None and fields else ""
-        if field is not None:
-            gone.append(field)
-            fill = cast_of(field, kind)
-            if not fill:
-                lost.append((column.name, field.type, kind))
+        if field is not None and not keeps:
+            fill = cast_of(field, kinds[of], column, kind)
+        gone += [field] if field is not None else []
         id_, name = next(ids), f"c{column.id}"
         physical = name if name not in used else f"{name}_{id_}"
         kept.append(Field(column.name, kind, id_, physical, column.id, (), "" if keeps else fill))
     gone += known.values()
     if not keeps:
         gone = [field for field in gone if any(quoted(aside(field)) in one.fill for one in kept)]
-    return Evolved((*kept, *_beside(gone, kept, keeps=keeps)), () if keeps else tuple(lost))
+    return (*kept, *_beside(gone, kept, keeps=keeps))
 
 
 def _beside(gone: Iterable[Field], kept: Iterable[Field], *, keeps: bool) -> Iterator[Field]:
@@ -161,10 +157,41 @@ def widens(old: str, new: str) -> bool:
     return was is not None and scale >= int(was[2]) and digits - scale >= int(was[1]) - int(was[2])
 
 
-def cast_of(field: Field, new: str) -> str:
-    """SQL of a field's values under another type; "": Spark's CAST may give another value than TiDB's."""
-    exact = all(kind in (*_INTEGERS, "string") or kind.startswith("decimal") for kind in (field.type, new))
-    return f"CAST({quoted(aside(field))} AS {sql_type(new)})" if exact else ""
+def rewrites(old: FieldType, new: FieldType) -> bool:
+    """Whether a change of type changes values although the lake's type is the same: fewer digits of seconds, JSON."""
+    times = type_class_of(old) is type_class_of(new) is TypeClass.DATETIME
+    return converter(old, new) is not None and not (times and new.decimal >= old.decimal)
+
+
+def cast_of(field: Field, old: FieldType, column: ColumnInfo, new: str) -> str:
+    """SQL of a field's values under another type, as TiDB converts them."""
+    name = quoted(aside(field))
+    if field.type in ("timestamp", "timestamp_ntz"):
+        fraction = "." + "S" * old.decimal if old.decimal > 0 else ""
+        name = f"date_format({name}, 'yyyy-MM-dd HH:mm:ss{fraction}')"
+    elif field.type != "binary":
+        name = f"CAST({name} AS STRING)"
+    return f"CAST({function_of(column)}({name}) AS {sql_type(new)})"
+
+
+def function_of(column: ColumnInfo) -> str:
+    """The name of the SQL function of `conversion`."""
+    return f"tidb_column_{column.id}"
+
+
+def conversion(old: FieldType, new: FieldType) -> Callable[[Any], str | bytes | None]:
+    """From a value's text (bytes of a binary string) under one type to that under another. Raises ValueError."""
+    convert = converter(old, new)
+    source, is_binary = type_class_of(old), type_class_of(new) is TypeClass.BYTES
+
+    def converted(value: Any) -> str | bytes | None:
+        given = float(value) if value is not None and source is TypeClass.FLOAT else value
+        found = given if convert is None else convert(bytes(given) if isinstance(given, bytearray) else given)
+        if found is None or isinstance(found, bytes):
+            return found
+        return str(found).encode() if is_binary else str(found)
+
+    return converted
 
 
 def sql_type(name: str) -> str:

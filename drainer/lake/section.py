@@ -57,9 +57,10 @@ class LakeSection(ToSection):
         except PatternError as error:
             raise ConfigError(f"syncer.to.mirror: {error}") from error
 
-    def spark_settings(self) -> Mapping[str, str]:
-        return {
-            "spark.jars.packages": PACKAGE,
+    def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """A user who names jars has Delta's, too."""
+        packages = {} if "spark.jars" in given else {"spark.jars.packages": PACKAGE}
+        return packages | {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.

@@ -28,7 +28,7 @@ from drainer.batch.work import Pieces
 from drainer.changes import ChangeSegment
 from drainer.lake.control import Control, MirrorVersion, control_path
 from drainer.lake.delta import Delta, File, txn_action
-from drainer.lake.fields import Evolved, type_name
+from drainer.lake.fields import type_name
 from drainer.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of, write
 from drainer.lake.merging import Merger
 from drainer.lake.section import LakeSection
@@ -290,14 +290,9 @@ class LakeSink:
         if not entry.mirrored:
             return versions
 
-        def refuse(found: Evolved) -> None:
-            if found.lost:
-                column, old, new = found.lost[0]
-                raise _failed(step, name, f"values of {column} under {new} cannot be computed from {old} as TiDB does")
-
         if emptied:
             self._tables.empty(entry, at_ts)
-        version = self._tables.define_mirror(entry, after.info, was, at_ts, refuse)
+        version = self._tables.define_mirror(entry, before.info if before else None, after.info, was, at_ts)
         return [*versions, MirrorVersion(at_ts, entry.path, *name, version)]
 
     def _refuse_lost(self, step: Ddl, name: TableName, table_id: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from drainer.lake.delta import (
     schema_action,
     txn_action,
 )
-from drainer.lake.fields import Evolved, Field, evolved, key_of, quoted
+from drainer.lake.fields import Field, conversion, evolved, function_of, key_of, quoted
 from drainer.lake.history import HistoryTable
 from drainer.schema.view import retyped
 from drainer.sink.base import TableName
@@ -126,49 +126,59 @@ class Tables:
         self._histories[entry.path] = replace(self._histories[entry.path], came=until_ts)
 
     def define_history(self, entry: Entry, info: TableInfo, was: Mapping[int, int]) -> None:
-        """Make the history, or give it the table's columns. May be repeated."""
+        """Make the history, or give it the table's columns. `was`: see `evolved`. May be repeated."""
         path = self.history_path(entry)
         state = self._state(path, f"tidb-{entry.table_id}-changes")
-        found = evolved(state.fields, info, count(state.max_id + 2, 2), was=was, keeps=True)
-        if state.version < 0 or found.fields != state.fields:
-            last = max([state.max_id, *(one.id for one in found.fields)])
-            self.delta.commit(
-                path,
-                [schema_action(state.table_id, history_schema(found.fields), last, {**state.settings, ROLE: HISTORY})],
-            )
+        fields = evolved(state.fields, info, count(state.max_id + 2, 2), was=was, keeps=True)
+        if state.version < 0 or fields != state.fields:
+            last = max([state.max_id, *(one.id for one in fields)])
+            settings = {**state.settings, ROLE: HISTORY}
+            self.delta.commit(path, [schema_action(state.table_id, history_schema(fields), last, settings)])
         came = self.delta.came(path, self.app)
-        self._histories[entry.path] = HistoryTable(path, found.fields, came, self.zero_dates_fail)
+        self._histories[entry.path] = HistoryTable(path, fields, came, self.zero_dates_fail)
 
     def define_mirror(
-        self, entry: Entry, info: TableInfo, was: Mapping[int, int], commit_ts: int, refuse: Callable[[Evolved], None]
+        self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int], commit_ts: int
     ) -> int:
         """Make the mirror, or give it the table's columns and its old rows their values. It has upstream's state at
-        `commit_ts` then. May be repeated. `refuse`: raises for values that are lost. Return its version."""
+        `commit_ts` then. May be repeated. Return its version."""
         path = self.mirror_path(entry)
         state = self._state(path, f"tidb-{entry.table_id}")
-        found = evolved(state.fields, info, count(state.max_id + 1), was=was, keeps=False)
-        refuse(found)
-        fills = {one.name: one.fill for one in found.fields if one.fill}
-        last = max([state.max_id, *(one.id for one in found.fields)])
+        fields = evolved(state.fields, info, count(state.max_id + 1), before=before, was=was, keeps=False)
+        last = max([state.max_id, *(one.id for one in fields)])
         settings = {**state.settings, KEY: json.dumps(key_of(info)), _DELETION_VECTORS: str(self.vectors).lower()}
 
         def action(fields: tuple[Field, ...]) -> dict[str, Any]:
             return schema_action(state.table_id, [one.json() for one in fields], last, settings)
 
-        if fills:
-            if found.fields != state.fields:
-                self.delta.commit(path, [action(found.fields)])
+        if any(one.fill for one in fields):
+            if fields != state.fields:
+                self.delta.commit(path, [action(fields)])
                 crash_point("lake.columns_added")
-            sets = ", ".join(f"{quoted(name)} = {fill}" for name, fill in fills.items())
-            with errors(path):
-                self.delta.spark.sql(f"UPDATE delta.{quoted(str(path))} SET {sets}")
+            self._fill(path, fields, before, info, was)
             crash_point("lake.columns_filled")
-        final = tuple(replace(one, fill="") for one in found.fields if one.column_id >= 0)
+        final = tuple(replace(one, fill="") for one in fields if one.column_id >= 0)
         came = self.delta.came(path, self.app)
         if came >= commit_ts and final == state.fields and settings == {**settings, **state.settings}:
             return state.version
         actions = [action(final), txn_action(self.app, max(came, commit_ts))]
         return self.delta.commit(path, actions, app=self.app, after=came)
+
+    def _fill(
+        self, path: Path, fields: Sequence[Field], before: TableInfo | None, info: TableInfo, was: Mapping[int, int]
+    ) -> None:
+        """Give old rows the values of columns that are new, or have another type."""
+        known, now = {} if before is None else before.columns_by_id, info.columns_by_id
+        sets = {one.name: one.fill for one in fields if one.fill}
+        for one in fields:
+            column = now.get(one.column_id)
+            old = known.get(was.get(one.column_id, one.column_id))
+            if column is not None and old is not None and function_of(column) in one.fill:
+                kind = "binary" if one.type == "binary" else "string"
+                self.delta.spark.udf.register(function_of(column), conversion(old.type, column.type), kind)
+        text = ", ".join(f"{quoted(name)} = {fill}" for name, fill in sets.items())
+        with errors(path):
+            self.delta.spark.sql(f"UPDATE delta.{quoted(str(path))} SET {text}")
 
     def empty(self, entry: Entry, commit_ts: int) -> int:
         """Take all rows away (TRUNCATE) and return the mirror's version. May be repeated."""

@@ -25,8 +25,8 @@ class ToSection(Section):
         """Hosts that executors must reach, by the setting that names them."""
         return {}
 
-    def spark_settings(self) -> Mapping[str, str]:
-        """Spark's settings that the destination needs; the user's `[spark.conf]` overrides them."""
+    def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """Spark's settings that the destination needs; those `given` in `[spark.conf]` override them."""
         return {}
 
     def check(self) -> None:

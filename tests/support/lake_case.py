@@ -38,10 +38,9 @@ def delta_session(folder: Path, **conf: str) -> Iterator[Any]:
     from drainer.spark.startup.jvm_launch import start_jvm
     from drainer.spark.startup.session import open_session, stop_session
 
-    settings = dict(LakeSection.model_validate({"dir": "x"}).spark_settings())
-    del settings["spark.jars.packages"]
-    settings |= {"spark.jars": jars(), "spark.sql.shuffle.partitions": "2"}
-    session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=settings | conf))
+    own = {"spark.jars": jars(), "spark.sql.shuffle.partitions": "2", **conf}
+    settings = {**LakeSection.model_validate({"dir": "x"}).spark_settings(own), **own}
+    session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=settings))
     yield session
     stop_session(session)
 

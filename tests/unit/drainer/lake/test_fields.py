@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.lake.delta import HISTORY, ROLE, TableState, history_schema, schema_action
-from drainer.lake.fields import Field, default_of, evolved, key_of, literal, quoted, type_name, widens
+from drainer.lake.fields import Field, conversion, default_of, evolved, key_of, literal, quoted, type_name, widens
 from tests.support.row_case import INT, TEXT, not_null, table
 
 LONG = FieldType(Tp.LONGLONG)
@@ -33,7 +33,7 @@ def column(id_: int, name: str, kind: FieldType = INT, **more: object) -> Column
 
 
 def made(*columns: ColumnInfo) -> tuple[Field, ...]:
-    return evolved((), of(*columns), count(1), was=NONE, keeps=False).fields
+    return evolved((), of(*columns), count(1), was=NONE, keeps=False)
 
 
 def names(fields: tuple[Field, ...]) -> dict[str, str]:
@@ -43,54 +43,82 @@ def names(fields: tuple[Field, ...]) -> dict[str, str]:
 @pytest.mark.parametrize("keeps", [False, True])
 def test_renamed_and_moved_columns_keep_their_place_in_files(keeps: bool) -> None:
     fields = made(column(1, "a"), column(2, "b"))
-    after = evolved(fields, of(column(2, "c"), column(1, "a")), count(9), was=NONE, keeps=keeps).fields
+    after = evolved(fields, of(column(2, "c"), column(1, "a")), count(9), was=NONE, keeps=keeps)
     assert names(after) == {"c": "c2", "a": "c1"}
     assert list(names(after)) == ["c", "a"]
 
 
 def test_column_dropped_and_added_again_is_another_one() -> None:
     fields = made(column(1, "a"), column(2, "b"))
-    without = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=False).fields
-    again = evolved(without, of(column(1, "a"), column(3, "b")), count(9), was=NONE, keeps=False).fields
+    without = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=False)
+    again = evolved(without, of(column(1, "a"), column(3, "b")), count(9), was=NONE, keeps=False)
     assert names(again) == {"a": "c1", "b": "c3"}
 
 
 def test_history_keeps_a_dropped_column_beside_the_new_one_of_its_name() -> None:
     fields = made(column(1, "a"), column(2, "b"))
-    after = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=True).fields
+    after = evolved(fields, of(column(1, "a")), count(9), was=NONE, keeps=True)
     assert names(after) == {"a": "c1", "b": "c2"}
-    again = evolved(after, of(column(1, "a"), column(3, "B")), count(9), was=NONE, keeps=True).fields
+    again = evolved(after, of(column(1, "a"), column(3, "B")), count(9), was=NONE, keeps=True)
     assert names(again) == {"a": "c1", "B": "c3", "c2__before": "c2"}
     assert [one.column_id for one in again] == [1, 3, -1]
-    assert evolved(again, of(column(1, "a"), column(3, "B")), count(99), was=NONE, keeps=True).fields == again
+    assert evolved(again, of(column(1, "a"), column(3, "B")), count(99), was=NONE, keeps=True) == again
 
 
 def test_wider_type_is_read_from_old_files_and_says_so() -> None:
     fields = made(column(1, "a"))
-    (after,) = evolved(fields, of(column(1, "a", LONG)), count(9), was=NONE, keeps=False).fields
+    (after,) = evolved(fields, of(column(1, "a", LONG)), count(9), was=NONE, keeps=False)
     assert (after.physical, after.type, after.widened, after.fill) == ("c1", "long", (("integer", "long"),), "")
 
 
 def test_column_with_a_new_id_of_a_type_that_holds_the_old_values_stays() -> None:
-    fields = made(column(1, "a", DECIMAL))
-    wider = column(4, "a", FieldType(Tp.NEWDECIMAL, flen=12, decimal=3))
-    (after,) = evolved(fields, of(wider), count(9), was={4: 1}, keeps=False).fields
+    before, fields = of(column(1, "a", DECIMAL)), made(column(1, "a", DECIMAL))
+    wider = of(column(4, "a", FieldType(Tp.NEWDECIMAL, flen=12, decimal=3)))
+    (after,) = evolved(fields, wider, count(9), before=before, was={4: 1}, keeps=False)
     assert (after.physical, after.column_id, after.type) == ("c1", 4, "decimal(12,3)")
 
 
 def test_old_values_under_another_type_are_computed_before_the_old_column_goes() -> None:
-    fields, info = made(column(1, "a")), of(column(4, "a", TEXT))
-    found = evolved(fields, info, count(9), was={4: 1}, keeps=False)
-    assert names(found.fields) == {"a": "c4", "c1__before": "c1"}
-    assert found.fields[0].fill == "CAST(`c1__before` AS STRING)"
-    assert not found.lost
-    assert evolved(found.fields, info, count(99), was={4: 1}, keeps=False) == found, "as after a crash"
+    before, info = of(column(1, "a")), of(column(4, "a", TEXT))
+    fields = made(column(1, "a"))
+    found = evolved(fields, info, count(9), before=before, was={4: 1}, keeps=False)
+    assert names(found) == {"a": "c4", "c1__before": "c1"}
+    assert found[0].fill == "CAST(tidb_column_4(CAST(`c1__before` AS STRING)) AS STRING)"
+    assert evolved(found, info, count(99), before=before, was={4: 1}, keeps=False) == found, "as after a crash"
+    kept = evolved(fields, info, count(9), was={4: 1}, keeps=True)
+    assert names(kept) == {"a": "c4", "c1__before": "c1"}
+    assert not kept[0].fill, "changes of the past have the values of the past"
 
 
-def test_values_that_spark_would_show_otherwise_are_lost_in_a_mirror_only() -> None:
-    fields, info = made(column(1, "a", DOUBLE)), of(column(4, "a", TEXT))
-    assert evolved(fields, info, count(9), was={4: 1}, keeps=False).lost == (("a", "double", "string"),)
-    assert not evolved(fields, info, count(9), was={4: 1}, keeps=True).lost
+def test_times_with_fewer_digits_are_computed_although_their_type_stays() -> None:
+    fine, coarse = (FieldType(Tp.DATETIME, decimal=digits) for digits in (3, 0))
+    before = of(column(1, "a", fine))
+    found = evolved(
+        made(column(1, "a", fine)), of(column(4, "a", coarse)), count(9), before=before, was={4: 1}, keeps=False
+    )
+    assert "date_format(`c1__before`, 'yyyy-MM-dd HH:mm:ss.SSS')" in found[0].fill
+    before = of(column(1, "a", coarse))
+    found = evolved(
+        made(column(1, "a", coarse)), of(column(4, "a", fine)), count(9), before=before, was={4: 1}, keeps=False
+    )
+    assert names(found) == {"a": "c1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given", "wanted"),
+    [
+        (DOUBLE, TEXT, "1.0E10", "10000000000"),
+        (FieldType(Tp.DATETIME, decimal=3), FieldType(Tp.DATETIME, decimal=0),
+         "2020-01-01 00:00:00.500", "2020-01-01 00:00:01"),
+        (FieldType(Tp.DATETIME, decimal=0), FieldType(Tp.DATE), "2020-01-01 10:00:00", "2020-01-01"),
+        (TEXT, INT, " 12 ", "12"),
+        (INT, DECIMAL, "7", "7.00"),
+        (TEXT, FieldType(Tp.BLOB, charset="binary"), "é", "é".encode()),
+        (INT, TEXT, None, None),
+    ],
+)  # fmt: skip
+def test_values_are_converted_as_tidb_does(old: FieldType, new: FieldType, given: str | None, wanted: object) -> None:
+    assert conversion(old, new)(given) == wanted
 
 
 @pytest.mark.parametrize(
@@ -109,7 +137,7 @@ def test_values_that_spark_would_show_otherwise_are_lost_in_a_mirror_only() -> N
 )  # fmt: skip
 def test_old_rows_get_the_default_of_an_added_column(added: ColumnInfo, sql: str) -> None:
     fields = made(column(1, "a"))
-    after = evolved(fields, of(column(1, "a"), added), count(9), was=NONE, keeps=False).fields
+    after = evolved(fields, of(column(1, "a"), added), count(9), was=NONE, keeps=False)
     assert after[1].fill == sql == default_of(added, type_name(added.type, "t.n"))
     assert made(column(1, "a"), added)[1].fill == "", "a new table has no old rows"
 
@@ -148,7 +176,7 @@ def test_any_sequence_of_ddl_keeps_names_and_numbers_of_fields_apart(steps: list
         places = {1: "c1"}
         for step in steps:
             info = of(*(column(id_, "aAbB"[id_ - 1] + str(n)) for n, id_ in enumerate(step)))
-            fields = evolved(fields, info, ids, was=NONE, keeps=keeps).fields
+            fields = evolved(fields, info, ids, was=NONE, keeps=keeps)
             lowered = [field.name.lower() for field in fields]
             assert len(set(lowered)) == len(lowered)
             assert len({field.id for field in fields}) == len({field.physical for field in fields}) == len(fields)
@@ -159,9 +187,9 @@ def test_any_sequence_of_ddl_keeps_names_and_numbers_of_fields_apart(steps: list
 
 
 def test_schema_that_is_written_is_the_schema_that_is_read() -> None:
-    before = evolved((), of(column(1, "a")), count(9, 2), was=NONE, keeps=True).fields
+    before = evolved((), of(column(1, "a")), count(9, 2), was=NONE, keeps=True)
     info = of(column(1, "a", LONG), column(2, "b`", TEXT))
-    fields = evolved(before, info, count(11, 2), was=NONE, keeps=True).fields
+    fields = evolved(before, info, count(11, 2), was=NONE, keeps=True)
     for settings, schema in (({}, [one.json() for one in fields]), ({ROLE: HISTORY}, history_schema(fields))):
         action = schema_action("x", schema, 99, settings)["metaData"]
         read = json.loads(action["schemaString"])["fields"]

@@ -90,7 +90,7 @@ async def start(config: Path) -> int:
     """The position at which the stream would begin."""
     etcd = MemoryEtcd()
     upstream = Upstream(etcd, Registry(etcd), 7, TS + 1, mock.Mock(), None)
-    async with _opened(settings(config), upstream, asyncio.Event()) as opened:
+    async with _opened(settings(config), upstream, asyncio.Event(), mock.Mock()) as opened:
         return opened.position.commit_ts
 
 

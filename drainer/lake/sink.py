@@ -59,7 +59,6 @@ _TAKES_ROWS: Final = frozenset(
         ActionType.DROP_TABLE_PARTITION,
         ActionType.TRUNCATE_TABLE_PARTITION,
         ActionType.EXCHANGE_TABLE_PARTITION,
-        ActionType.FLASHBACK_CLUSTER,
     }
 )
 
@@ -137,8 +136,13 @@ class LakeSink:
         self._check(self.commit_ts, step.commit_ts)
         versions: list[MirrorVersion] = []
         with self._merging().lock:
-            for change in step.changes:
-                versions += self._changed(step, change)
+            if step.job.type == ActionType.FLASHBACK_CLUSTER:
+                for entry in self._mirrors()[0]:
+                    raise _takes_rows(step, entry.name)
+            # Tables may exchange their names, so all are looked up before one changes.
+            known = [self._registry.tables.get(_name_before(change)) for change in step.changes]
+            for change, entry in zip(step.changes, known, strict=True):
+                versions += self._changed(step, change, entry)
             with self._transaction(versions) as store:
                 version = step.job.schema_version
                 store.move(epoch=self._epoch, after_ts=self.commit_ts, until_ts=step.commit_ts, schema_version=version)
@@ -183,6 +187,7 @@ class LakeSink:
         self._check(intent.after_ts, intent.until_ts)
         assert self._view is not None, "prepare() comes first"
         infos = {(one.schema, one.current.name): one.current for one in self._view.tables.values()}
+        infos = {name: info for name, info in infos.items() if info.has_rows}
         return HistorySlotWriter(self._histories(infos), intent.until_ts)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
@@ -261,25 +266,23 @@ class LakeSink:
             self._tables.wrote(entry, until_ts)
             crash_point("lake.history_committed")
 
-    def _changed(self, step: Ddl, change: TableChange) -> list[MirrorVersion]:
-        """Do to a table what the DDL did, and return what its mirror is then."""
+    def _changed(self, step: Ddl, change: TableChange, known: Entry | None) -> list[MirrorVersion]:
+        """Do to a table what the DDL did, and return what its mirror is then. `known`: the table before it."""
         before, after, at_ts = change.before, change.after, step.commit_ts
         if after is None:
-            entry = self._registry.tables.get((before.schema, before.name)) if before is not None else None
-            if entry is None:
+            if known is None:
                 return []
-            merged = self._merged(entry)
-            self._registry.drop(entry.name, at_ts)
-            return [*merged, MirrorVersion(at_ts, entry.path, *entry.name, -1)] if entry.mirrored else []
+            merged = self._merged(known)
+            self._registry.drop(known.name, at_ts)
+            return [*merged, MirrorVersion(at_ts, known.path, *known.name, -1)] if known.mirrored else []
         name = (after.schema, after.name)
         if not after.info.has_rows:
             return []
-        known = self._registry.tables.get((before.schema, before.name) if before is not None else name)
         if known is None:
             self._refuse_lost(step, name, after.table_id)
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
         elif step.job.type in _TAKES_ROWS and known.mirrored:
-            raise _failed(step, name, f"{step.job.type.name} takes rows away, which a mirror cannot follow")
+            raise _takes_rows(step, name)
         versions = self._merged(known)
         emptied = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
         entry = self._registry.moved(known, name, after.table_id)
@@ -312,6 +315,16 @@ class LakeSink:
 def _infos(segment: ChangeSegment) -> dict[TableName, TableInfo]:
     """The tables that have changes in a segment."""
     return {(one.shape.schema, one.shape.table): one.codec.at.current for one in segment.changes}
+
+
+def _name_before(change: TableChange) -> TableName:
+    """The name of a table before a DDL; of one that is made, its name."""
+    table = change.before or change.after
+    return (table.schema, table.name) if table is not None else ("", "")
+
+
+def _takes_rows(step: Ddl, name: TableName) -> DdlFailed:
+    return _failed(step, name, f"{step.job.type.name} takes rows away, which a mirror cannot follow")
 
 
 def _failed(step: Ddl, name: TableName, why: str) -> DdlFailed:

@@ -36,10 +36,8 @@ def modules() -> Iterator[Path]:
         place = path.relative_to(ROOT).parts
         if place[0] in COMMANDS or place == UPSTREAM:
             continue
-        if (
-            place[0] == "lake"
-            or (place[:1] == ("sink",)
-            and (place[1] in PACKAGES or place[1:] in (("registry.py",), ("memory.py",))))
+        if place[0] == "lake" or (
+            place[:1] == ("sink",) and (place[1] in PACKAGES or place[1:] in (("registry.py",), ("memory.py",)))
         ):
             continue
         yield path

@@ -137,8 +137,8 @@ class LakeSink:
         versions: list[MirrorVersion] = []
         with self._merging().lock:
             if step.job.type == ActionType.FLASHBACK_CLUSTER:
-                for entry in self._mirrors()[0]:
-                    raise _takes_rows(step, entry.name)
+                for mirror in self._mirrors()[0]:
+                    raise _takes_rows(step, mirror.name)
             # Tables may exchange their names, so all are looked up before one changes.
             known = [self._registry.tables.get(_name_before(change)) for change in step.changes]
             for change, entry in zip(step.changes, known, strict=True):
@@ -292,7 +292,6 @@ class LakeSink:
         crash_point("lake.history_defined")
         if not entry.mirrored:
             return versions
-
         if emptied:
             self._tables.empty(entry, at_ts)
         version = self._tables.define_mirror(entry, before.info if before else None, after.info, was, at_ts)

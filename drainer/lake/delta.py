@@ -108,7 +108,8 @@ def schema_action(
 ) -> dict[str, Any]:
     """The action that gives a table this schema."""
     made = {**_FEATURES, **settings, "delta.columnMapping.mode": "name", MAX_ID: str(max_id)}
-    made |= {"delta.enableTypeWidening": "true"}
+    # A checkpoint is a Spark job; a start reads at most this many small files of a table's log instead.
+    made |= {"delta.enableTypeWidening": "true", "delta.checkpointInterval": "100"}
     text = json.dumps({"type": "struct", "fields": list(schema)})
     of = {"id": table_id, "format": {"provider": "parquet", "options": {}}, "schemaString": text}
     return {"metaData": {**of, "partitionColumns": [], "configuration": made, "createdTime": now_ms()}}

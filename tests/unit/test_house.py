@@ -12,7 +12,7 @@ PROGRAMS = ("proto/binlog", "pump", "pumpclient", "drainer", "demo")
 MODULE_LINES_MAX = 600
 # These three numbers may only fall. A module is one idea, not one function that is called from one place; a seam that a
 # test needs is an argument, not an attribute of a module that the test replaces.
-DRAINER_MODULES_MAX = 328
+DRAINER_MODULES_MAX = 246
 REPLACED_ATTRIBUTES_MAX = 147
 BARE_RULES_MAX = 73  # rules of docs/correctness.md that are cited by their number alone
 FUNCTION_LINES_MAX = 70

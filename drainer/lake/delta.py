@@ -130,10 +130,11 @@ _NAMED: Final = {"txn": ("appId", "version"), "domainMetadata": ("domain", "conf
 class Delta:
     """Delta in a session of its own: what it sets does not concern the drainer's other queries."""
 
-    def __init__(self, session: SparkSession) -> None:
-        """Raises DestinationRefused if Delta is not among Spark's jars."""
+    def __init__(self, session: SparkSession, beside: Delta | None = None) -> None:
+        """`beside`: one of the same process, which remembers the same commits. Raises DestinationRefused if Delta is
+        not among Spark's jars."""
         self.spark = session.newSession()
-        self._known: dict[Path, _Known] = {}
+        self._known: dict[Path, _Known] = {} if beside is None else beside._known
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
         jvm: Any = self.spark._jvm
@@ -221,13 +222,17 @@ class Delta:
         return known.said[kind, name]
 
     @contextlib.contextmanager
-    def as_app(self, app: str, version: int) -> Iterator[SparkSession]:
-        """A session whose statement is skipped by a table to which `app` has committed this version. One thread at a
+    def as_app(self, path: Path, app: str, version: int) -> Iterator[SparkSession]:
+        """A session for one statement, which a table skips if `app` has committed this version to it. One thread at a
         time."""
+        before = self._snapshot(path).version()
         self.spark.conf.set(APP_ID, app)
         self.spark.conf.set(VERSION, str(version))
         try:
             yield self.spark
+            now = self._snapshot(path).version()
+            if now == before + 1:
+                self._known[path] = _Known(now, {("txn", app): version})
         finally:
             for name in (APP_ID, VERSION):
                 with contextlib.suppress(*SPARK_ERRORS, OSError):

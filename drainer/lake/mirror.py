@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drainer.lake.delta import Delta, TableState, errors
 from drainer.lake.fields import Field, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _ORDER = "commit_ts, start_ts, place, half"
 
@@ -86,7 +86,9 @@ def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history
         if mirror.key:
             _merge_keyed(delta, app, mirror_path, pairs, mirror.key, changes, of)
         else:
-            _merge_bag(delta.spark, app, mirror_path, pairs, changes, of)
+            with delta.as_app(mirror_path, app, of.until_ts) as spark:
+                rows = spark.read.format("delta").load(str(mirror_path))
+                bag(rows, changes, pairs).write.format("delta").mode("overwrite").save(str(mirror_path))
 
 
 def _merge_keyed(
@@ -99,7 +101,7 @@ def _merge_keyed(
     of: Range,
 ) -> None:
     view = "tidb_binlog_touched"
-    with delta.as_app(app, of.until_ts) as spark:
+    with delta.as_app(path, app, of.until_ts) as spark:
         last_images(changes, pairs, key).createOrReplaceTempView(view)
         on = " AND ".join(f"t.{quoted(field.name)} <=> s.k{at}" for at, field in enumerate(key_pairs(pairs, key)))
         names = [quoted(ours.name) for ours, _ in pairs]
@@ -124,16 +126,3 @@ def bag(rows: DataFrame, changes: DataFrame, pairs: Sequence[tuple[Field, Field 
         return changes.where(f"{side} IS NOT NULL").selectExpr(*fields)
 
     return rows.unionAll(images("after")).exceptAll(images("before"))
-
-
-def _merge_bag(
-    spark: SparkSession,
-    app: str,
-    path: Path,
-    pairs: Sequence[tuple[Field, Field | None]],
-    changes: DataFrame,
-    of: Range,
-) -> None:
-    before = spark.read.format("delta").load(str(path))
-    options: dict[str, Any] = {"txnAppId": app, "txnVersion": of.until_ts}
-    bag(before, changes, pairs).write.format("delta").mode("overwrite").options(**options).save(str(path))

@@ -107,7 +107,7 @@ class LakeSink:
                 there = list(self._registry.tables)
                 self._epoch, position = take_over(store, identity.node_id, initial_ts, first, there)
             self.commit_ts = position.commit_ts
-            merging = Tables(Delta(session), self._directory, app, *flags)
+            merging = Tables(Delta(session, delta), self._directory, app, *flags)
             interval_s = self._to.merge_interval / timedelta(seconds=1)
             self._merger = Merger(merging, self._mirrors, self._record_versions, interval_s)
         except BaseException:
@@ -283,19 +283,24 @@ class LakeSink:
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
         elif step.job.type in _TAKES_ROWS and known.mirrored:
             raise _takes_rows(step, name)
-        versions = self._merged(known)
         emptied = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
         entry = self._registry.moved(known, name, after.table_id)
-        one_changed = step.job.type == ActionType.MODIFY_COLUMN
-        was = replaced(before.info if before else None, after.info, step.job.query, one_changed=one_changed)
+        was_info = before.info if before is not None else None
+        was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
+        versions: list[MirrorVersion] = []
+        changes = entry.mirrored and (
+            emptied or name != known.name or self._tables.alters(entry, was_info, after.info, was)
+        )
+        if changes:
+            versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)
         crash_point("lake.history_defined")
-        if not entry.mirrored:
-            return versions
-        if emptied:
-            self._tables.empty(entry, at_ts)
-        version = self._tables.define_mirror(entry, before.info if before else None, after.info, was, at_ts)
-        return [*versions, MirrorVersion(at_ts, entry.path, *name, version)]
+        if changes:
+            if emptied:
+                self._tables.empty(entry, at_ts)
+            version = self._tables.define_mirror(entry, was_info, after.info, was, at_ts)
+            versions.append(MirrorVersion(at_ts, entry.path, *name, version))
+        return versions
 
     def _refuse_lost(self, step: Ddl, name: TableName, table_id: int) -> None:
         """Raise DdlFailed if a table comes back whose rows the lake has no more: a truncated one."""

@@ -226,3 +226,13 @@ def key_of(info: TableInfo) -> tuple[int, ...]:
     index, known = handle_index(info), {column.id for column in published(info)}
     ids = tuple(column.id for column in info.index_columns(index)) if index is not None else ()
     return ids if set(ids) <= known else ()
+
+
+def alters(before: TableInfo, after: TableInfo) -> bool:
+    """Whether a DDL changes what a lake has of a table."""
+    return _shape(before) != _shape(after)
+
+
+def _shape(info: TableInfo) -> object:
+    columns = published(info)
+    return [(column.id, column.name, type_name(column.type, info.name)) for column in columns], key_of(info)

@@ -28,7 +28,7 @@ from drainer.batch.work import Pieces
 from drainer.changes import ChangeSegment
 from drainer.lake.control import Control, MirrorVersion, control_path
 from drainer.lake.delta import Delta, File, txn_action
-from drainer.lake.fields import type_name
+from drainer.lake.fields import alters, type_name
 from drainer.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of, write
 from drainer.lake.merging import Merger
 from drainer.lake.section import LakeSection
@@ -288,9 +288,8 @@ class LakeSink:
         was_info = before.info if before is not None else None
         was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
         versions: list[MirrorVersion] = []
-        changes = entry.mirrored and (
-            emptied or name != known.name or self._tables.alters(entry, was_info, after.info, was)
-        )
+        same = was_info is not None and not emptied and name == known.name and not alters(was_info, after.info)
+        changes = entry.mirrored and not same
         if changes:
             versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)

@@ -137,14 +137,6 @@ class Tables:
         came = self.delta.came(path, self.app)
         self._histories[entry.path] = HistoryTable(path, fields, came, self.zero_dates_fail)
 
-    def alters(self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int]) -> bool:
-        """Whether `define_mirror` has something to do."""
-        state = self._state(self.mirror_path(entry), f"tidb-{entry.table_id}")
-        fields = evolved(state.fields, info, count(state.max_id + 1), before=before, was=was, keeps=False)
-        return (
-            state.version < 0 or any(one.fill for one in fields) or (fields, key_of(info)) != (state.fields, state.key)
-        )
-
     def define_mirror(
         self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int], commit_ts: int
     ) -> int:

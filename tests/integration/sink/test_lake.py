@@ -1,5 +1,4 @@
-"""A lake of Delta tables, with Spark and Delta: exactly once, at every crash point; a consistent state at every TSO;
-recordings of a real TiDB."""
+"""A lake of Delta tables, with Spark and Delta: exactly once, at every crash point; a consistent state at every TSO."""
 
 from __future__ import annotations
 
@@ -14,14 +13,10 @@ import pytest
 
 from drainer.lake.at import NotThere, at
 from drainer.lake.sink import LakeSink
-from drainer.schema.filter import Filter
-from drainer.schema.job_policy import Policy, RewriteRules
 from drainer.sink.errors import DestinationRefused, LockHeld
-from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.change_replay import WHO
-from tests.support.file_case import record
 from tests.support.killing import Killed
-from tests.support.lake_case import Story, delta_session, differences, lake
+from tests.support.lake_case import Story, delta_session, lake
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -143,14 +138,3 @@ def test_table_of_another_owner_is_not_written_to(spark: Any, tmp_path: Path) ->
     spark.range(1).write.format("delta").save(str(tmp_path / "shop" / "orders"))
     with pytest.raises(DestinationRefused, match="move it away"):
         live(spark, tmp_path, EDGES)
-
-
-@pytest.mark.parametrize("name", ["keys", "types", "ddl"])
-def test_recorded_tables_come_out_as_upstreams(spark: Any, tmp_path: Path, name: str) -> None:
-    capture = CaptureSet(GOLDEN / name)
-    sink = lake(tmp_path / "lake", spark)
-    with mock.patch.object(sink, "close", lambda clean: None):
-        record(capture, sink, tmp_path / "jobs.json", Policy(Filter.create(), RewriteRules([])))
-    sink.merge_now()
-    sink.close(clean=True)
-    assert differences(spark, tmp_path / "lake", capture) == []

@@ -278,6 +278,7 @@ class LakeSink:
         name = (after.schema, after.name)
         if not after.info.has_rows:
             return []
+        source = self._registry.truncated(after.table_id) if known is None else None
         if known is None:
             self._refuse_lost(step, name, after.table_id)
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
@@ -296,16 +297,26 @@ class LakeSink:
         crash_point("lake.history_defined")
         if changes:
             if emptied:
-                self._tables.empty(entry, at_ts)
+                self._empty(known, entry, at_ts)
             version = self._tables.define_mirror(entry, was_info, after.info, was, at_ts)
+            if source is not None:
+                version = self._tables.fill_again(entry, source)
             versions.append(MirrorVersion(at_ts, entry.path, *name, version))
         return versions
 
+    def _empty(self, known: Entry, entry: Entry, at_ts: int) -> None:
+        """Take all rows of a mirror away. Which version has them is stored before, because they may come back."""
+        if known.table_id not in self._registry.dropped:
+            self._registry.truncate(known, at_ts, self._tables.version(known))
+            with self._transaction():
+                crash_point("lake.truncating")
+        self._tables.empty(entry, at_ts)
+
     def _refuse_lost(self, step: Ddl, name: TableName, table_id: int) -> None:
-        """Raise DdlFailed if a table comes back whose rows the lake has no more: a truncated one."""
+        """Raise DdlFailed if a table comes back whose rows the lake does not have."""
         returns = step.job.type in (ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA)
         if returns and table_id not in self._registry.dropped and self._wants_mirror(name):
-            raise _failed(step, name, "its rows come back, and its mirror has them no more")
+            raise _failed(step, name, "its rows come back, and no mirror has had them")
 
     def _merged(self, entry: Entry) -> list[MirrorVersion]:
         found = self._merging().merge(entry, self.commit_ts) if entry.mirrored else None

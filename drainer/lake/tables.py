@@ -38,7 +38,8 @@ _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A table of upstream. `path`: of its mirror, under the lake's directory; its history is beside it. `table_id`:
-    upstream's; `mirrored`: whether it has a mirror; `dropped_ts`: 0: it is there."""
+    upstream's; `mirrored`: whether it has a mirror; `dropped_ts`: 0: it is there; `version`: of the mirror, which has
+    the rows of a table that was truncated since; -1: the newest one."""
 
     schema: str
     table: str
@@ -46,6 +47,7 @@ class Entry:
     table_id: int
     mirrored: bool
     dropped_ts: int = 0
+    version: int = -1
 
     @property
     def name(self) -> TableName:
@@ -67,7 +69,7 @@ class Registry:
     def add(self, name: TableName, table_id: int, *, mirrored: bool) -> Entry:
         """A table that is created, or comes back with its rows."""
         back = self.dropped.pop(table_id, None)
-        if back is None:
+        if back is None or back.version >= 0:
             path = "/".join(map(path_of, name))
             taken = {one.path for one in (*self.tables.values(), *self.dropped.values())}
             made = Entry(*name, path if path not in taken else f"{path}-{table_id}", table_id, mirrored)
@@ -83,6 +85,15 @@ class Registry:
             del self.tables[entry.name]
         self.tables[name] = made
         return made
+
+    def truncated(self, table_id: int) -> Entry | None:
+        """The mirror that had the rows of a table, which it has no more."""
+        found = self.dropped.get(table_id)
+        return found if found is not None and found.version >= 0 else None
+
+    def truncate(self, entry: Entry, commit_ts: int, version: int) -> None:
+        """Remember a table, before it has another id, in case that its rows come back."""
+        self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts, version=version)
 
     def drop(self, name: TableName, commit_ts: int) -> Entry | None:
         gone = self.tables.pop(name, None)
@@ -185,8 +196,21 @@ class Tables:
         path = self.mirror_path(entry)
         with errors(path):
             self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}")
+        crash_point("lake.emptied")
         came = self.delta.came(path, self.app)
         return self.delta.commit(path, [txn_action(self.app, max(came, commit_ts))], app=self.app, after=came)
+
+    def version(self, entry: Entry) -> int:
+        """The newest version of a mirror."""
+        return self._state(self.mirror_path(entry), "").version
+
+    def fill_again(self, entry: Entry, before: Entry) -> int:
+        """Give a mirror the rows that another one had, and return its version. May be repeated."""
+        path = str(self.mirror_path(entry))
+        with errors(self.mirror_path(entry)):
+            old = self.delta.spark.read.format("delta").option("versionAsOf", before.version)
+            old.load(str(self.mirror_path(before))).write.format("delta").mode("overwrite").save(path)
+        return self.version(entry)
 
     def _state(self, path: Path, table_id: str) -> TableState:
         found = self.delta.state(path)

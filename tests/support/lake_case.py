@@ -131,6 +131,7 @@ class Story:
             self._job(3, ActionType.CREATE_TABLE, self.NOTES),
             self._job(4, ActionType.ADD_COLUMN, wider),
             replace(self._job(5, ActionType.TRUNCATE_TABLE, again), table_id=101),
+            self._job(6, ActionType.RECOVER_TABLE, replace(self.NOTES, name="old_notes")),
         )
         self._ts = 0
         for number in (1, 2, 3):
@@ -141,9 +142,11 @@ class Story:
         self._state()
         self._transactions(8, wider, self.NOTES, 4)
         self._ddl(5)
-        self._notes = []
+        self._old_notes, self._notes = sorted(self._notes), []
         self._state()
         self._transactions(8, wider, again, 5)
+        self._ddl(6)
+        self.states[ts(self._ts)]["old_notes"] = self._old_notes
 
     @staticmethod
     def _job(number: int, kind: ActionType, info: TableInfo) -> Job:

@@ -223,9 +223,8 @@ def quoted(name: str) -> str:
 
 def key_of(info: TableInfo) -> tuple[int, ...]:
     """The ids of the columns that tell a table's rows apart; none if it has no such key."""
-    index, known = handle_index(info), {column.id for column in published(info)}
-    ids = tuple(column.id for column in info.index_columns(index)) if index is not None else ()
-    return ids if set(ids) <= known else ()
+    index = handle_index(info)
+    return tuple(column.id for column in info.index_columns(index)) if index is not None else ()
 
 
 def alters(before: TableInfo, after: TableInfo) -> bool:

@@ -15,7 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.lake.delta import HISTORY, ROLE, TableState, history_schema, schema_action
-from drainer.lake.fields import Field, conversion, default_of, evolved, key_of, literal, quoted, type_name, widens
+from drainer.lake.fields import (
+    Field,
+    alters,
+    conversion,
+    default_of,
+    evolved,
+    key_of,
+    literal,
+    quoted,
+    type_name,
+    widens,
+)
 from tests.support.row_case import INT, TEXT, not_null, table
 
 LONG = FieldType(Tp.LONGLONG)
@@ -88,6 +99,40 @@ def test_old_values_under_another_type_are_computed_before_the_old_column_goes()
     kept = evolved(fields, info, count(9), was={4: 1}, keeps=True)
     assert names(kept) == {"a": "c4", "c1__before": "c1"}
     assert not kept[0].fill, "changes of the past have the values of the past"
+
+
+def test_column_that_gets_another_name_and_type_at_once_is_computed_from_the_old_one() -> None:
+    before, info = of(column(1, "a")), of(column(4, "b", TEXT))
+    found = evolved(made(column(1, "a")), info, count(9), before=before, was={4: 1}, keeps=False)
+    assert names(found) == {"b": "c4", "c1__before": "c1"}
+
+
+def test_longer_text_with_a_new_id_stays_as_it_is() -> None:
+    short, long = (replace(TEXT, flen=length) for length in (5, 50))
+    before, info = of(column(1, "a", short)), of(column(4, "a", long))
+    found = evolved(made(column(1, "a", short)), info, count(9), before=before, was={4: 1}, keeps=False)
+    assert (names(found), found[0].fill) == ({"a": "c1"}, "")
+
+
+def test_history_says_nothing_of_values_from_before_a_column() -> None:
+    info = of(column(1, "a"), column(2, "b", origin_default="7"))
+    assert evolved(made(column(1, "a")), info, count(9), was=NONE, keeps=True)[1].fill == ""
+
+
+def test_a_lake_has_columns_names_types_order_and_key_of_a_table() -> None:
+    info = table([("a", INT), ("b", TEXT)], handle="a")
+    one, other = info.columns
+    assert not alters(info, replace(info, comment="x"))
+    assert not alters(info, replace(info, columns=(one, replace(other, type=replace(TEXT, flen=9)))))
+    for columns in (
+        (one,),
+        (one, replace(other, name="c")),
+        (one, replace(other, type=INT)),
+        (one, replace(other, id=9)),
+    ):
+        assert alters(info, replace(info, columns=columns))
+    assert alters(info, replace(info, columns=(replace(other, offset=0), replace(one, offset=1))))
+    assert alters(info, replace(info, pk_is_handle=False, columns=(replace(one, type=INT), other)))
 
 
 def test_times_with_fewer_digits_are_computed_although_their_type_stays() -> None:

@@ -24,7 +24,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         yield session
 
 
-@pytest.mark.parametrize("name", ["keys", "types", "ddl"])
+@pytest.mark.parametrize("name", ["keys", "types"])
 def test_recorded_tables_come_out_as_upstreams(spark: Any, tmp_path: Path, name: str) -> None:
     capture = CaptureSet(GOLDEN / name)
     sink = lake(tmp_path / "lake", spark)

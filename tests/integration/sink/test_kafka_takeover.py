@@ -29,7 +29,6 @@ from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions import driver as driver_module
 from drainer.sink.kafka.transactions.control_records import Claims
-from drainer.sink.retry import RetryDeadline
 from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
@@ -666,17 +665,17 @@ def test_second_changefeed_claiming_new_control_topic_is_refused(
     it takes its own back."""
     first, second = Identity(7, "main", "d1"), Identity(7, "other", "d2")
     opened: list[KafkaSink] = []
-    real = Claims._append
+    real = Claims._send
 
-    def claim(claims: Claims, deadline: RetryDeadline) -> None:
+    def claim(claims: Claims, *args: Any) -> None:
         """The other one comes between what this one has read and its own claim."""
         monkeypatch.undo()
         opened.append(world.opened(first))
-        real(claims, deadline)
+        real(claims, *args)
         if dies:
             raise Died
 
-    monkeypatch.setattr(Claims, "_append", claim)
+    monkeypatch.setattr(Claims, "_send", claim)
     with pytest.raises(Died if dies else DestinationRefused, match=None if dies else OTHERS):
         world.opened(second)
     [winner] = opened

@@ -1,4 +1,5 @@
-"""Measure a lake: histories against plain Parquet of the same columns, merges against a rewrite of the whole mirror.
+"""Measure `db-type = "delta"`: writing histories beside plain Parquet of the same columns, and a merge into a mirror
+beside a rewrite of all its rows.
 
     python -m bench.lake [--rows 200000] [--mirror-rows 2000000] [--changes 20000]
 

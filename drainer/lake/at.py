@@ -4,8 +4,8 @@
     tables = at(spark, "/lake", tso)          # and views `shop_orders`, …
     spark.sql("SELECT * FROM shop_orders JOIN shop_customers USING (customer_id)")
 
-Each mirror is taken in its last version at or before the TSO, and what its history has between the two is put on it.
-So all tables show one state of upstream, whenever each of them was merged.
+Of each mirror the last version at or before the TSO is read, and the changes that its history has between the two are
+applied to it. So all tables show one state of upstream, whenever each of them was merged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from binlog.errors import BinlogError
 
 from drainer.lake.control import DOMAIN, control_path
 from drainer.lake.delta import Delta, TableState
-from drainer.lake.fields import quoted
-from drainer.lake.mirror import Range, bag, key_pairs, last_images, twins
+from drainer.lake.mirror import Range, column_pairs, last_images, same_key, with_multiset
 from drainer.lake.tables import CHANGES
 from drainer.sink.base import TableName
 
@@ -35,12 +34,12 @@ def at(
     spark: SparkSession, directory: str | Path, tso: int, *, changefeed: str = "default"
 ) -> dict[TableName, DataFrame]:
     """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
-    NotThere if the lake has not come to that TSO yet, or has no version of one as old."""
-    root, control = Path(directory).absolute(), control_path(Path(directory).absolute(), changefeed)
-    position = position_of(spark, directory, changefeed=changefeed)
+    NotThere if the position is below that TSO, or a mirror has no version as old."""
+    root, delta = Path(directory).absolute(), Delta(spark)
+    control = control_path(root, changefeed)
+    position = _position(delta, root, changefeed)
     if tso > position:
-        raise NotThere(f"{root}: its position is {position}, before {tso}; wait until it has come there")
-    delta = Delta(spark)
+        raise NotThere(f"{root}: its position is {position}, before {tso}; wait until the drainer has reached it")
     rows = spark.read.format("delta").load(str(control)).where(f"until_ts <= {tso}").collect()
     newest: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row.until_ts, row.version)):
@@ -56,8 +55,11 @@ def at(
 
 def position_of(spark: SparkSession, directory: str | Path, *, changefeed: str = "default") -> int:
     """Return the newest TSO that `at` can show. Raises NotThere."""
-    root = Path(directory).absolute()
-    _, text = Delta(spark).domain(control_path(root, changefeed), DOMAIN)
+    return _position(Delta(spark), Path(directory).absolute(), changefeed)
+
+
+def _position(delta: Delta, root: Path, changefeed: str) -> int:
+    _, text = delta.domain(control_path(root, changefeed), DOMAIN)
     if text is None:
         raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
     return int(json.loads(text)["position"]["commit_ts"])
@@ -76,13 +78,11 @@ def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) ->
 
 def with_changes(rows: DataFrame, changes: DataFrame, mirror: TableState, history: TableState) -> DataFrame:
     """Return a mirror's rows after these changes of its history."""
-    pairs = twins(mirror, history)
+    pairs = column_pairs(mirror, history)
     if not mirror.key:
-        return bag(rows, changes, pairs)
-    last = last_images(changes, pairs, mirror.key).alias("s")
-    keys = key_pairs(pairs, mirror.key)
-    on = " AND ".join(f"t.{quoted(field.name)} <=> s.k{n}" for n, field in enumerate(keys))
+        return with_multiset(rows, changes, pairs)
     from pyspark.sql import functions
 
-    stays = rows.alias("t").join(last, functions.expr(on), "left_anti")
+    last = last_images(changes, pairs, mirror.key).alias("s")
+    stays = rows.alias("t").join(last, functions.expr(same_key(pairs, mirror.key)), "left_anti")
     return stays.unionByName(last.where("row IS NOT NULL").selectExpr("row.*"))

@@ -1,8 +1,8 @@
-"""The control table of a changefeed in a lake: its position, and which version of each mirror is which state.
+"""The control table of a changefeed in a lake: its position, and at which TSO each version of a mirror is upstream's.
 
-The position is one text in the table's log (Delta's domain metadata), which every transaction replaces, if nobody else
-has. The table's rows are the versions of mirrors: a mirror has upstream's state at `until_ts` from `version` on, until
-the next one. A `version` of -1: the table was dropped.
+The position is one text in the table's log (Delta's domain metadata). Every transaction replaces it, unless another
+writer has replaced it meanwhile. The table's rows are the versions of mirrors: a mirror has upstream's state at
+`until_ts` from `version` on, until the next row of the mirror. A `version` of -1: the table was dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 
 from drainer.lake.delta import Delta, schema_action
-from drainer.lake.fields import ID, PHYSICAL
+from drainer.lake.fields import named_fields
 from drainer.lake.history import arrow_type, write_file
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, document_of, document_value, label_of
@@ -63,12 +63,9 @@ class Control:
         self._label = label_of(identity, self.path)
         if delta.state(self.path) is None:
             make_directory(self.path)
-            fields = [
-                {"name": name, "type": kind, "nullable": True, "metadata": {ID: at, PHYSICAL: name}}
-                for at, (name, kind) in enumerate(_COLUMNS, 1)
-            ]
             kept = {"delta.logRetentionDuration": "interval 7 days"}
-            delta.commit(self.path, [schema_action(f"{identity.cluster_id}-control", fields, len(fields), kept)])
+            made = schema_action(f"{identity.cluster_id}-control", named_fields(_COLUMNS), len(_COLUMNS), kept)
+            delta.commit(self.path, [made])
 
     @contextlib.contextmanager
     def transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:

@@ -1,5 +1,5 @@
-"""The door to Delta Lake: the state of a table, and commits of what executors wrote, through Delta's own transactions
-in Spark's JVM. All errors of it are a DestinationError."""
+"""The state of Delta tables, and commits of the files that executors wrote, through Delta's own transactions in Spark's
+JVM. No other module calls Delta's classes. All errors are a DestinationError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from drainer.lake.fields import AFTER, BEFORE, ID, IMAGE_ID, OWN, PHYSICAL, Field
+from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, Field, field_json, named_fields
 from drainer.lake.section import PACKAGE
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
 from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
@@ -58,25 +58,16 @@ class TableState:
 
     @property
     def max_id(self) -> int:
-        return int(self.settings.get(MAX_ID, IMAGE_ID + 1))
+        return int(self.settings.get(MAX_ID, IMAGE_IDS[AFTER]))
 
 
 def history_schema(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    """Return the fields of a history whose images have these. Each field has the id above that of its twin in the
-    other image."""
-    own = [
-        {"name": name, "type": kind, "nullable": True, "metadata": {ID: at, PHYSICAL: name}}
-        for at, (name, kind) in enumerate(OWN, 1)
-    ]
-
-    def image(name: str, id_: int) -> dict[str, Any]:
-        inner = [one.json() for one in fields]
-        for one in inner:
-            one["metadata"][ID] += id_ - IMAGE_ID - 1
-        kind = {"type": "struct", "fields": inner}
-        return {"name": name, "type": kind, "nullable": True, "metadata": {ID: id_, PHYSICAL: name}}
-
-    return [*own, image(BEFORE, IMAGE_ID), image(AFTER, IMAGE_ID + 1)]
+    """Return the schema of a history whose images have these fields."""
+    images = []
+    for name, id_ in IMAGE_IDS.items():
+        kind = {"type": "struct", "fields": [one.in_image(name).json() for one in fields]}
+        images.append(field_json(name, kind, {ID: id_, PHYSICAL: name}))
+    return [*named_fields(OWN), *images]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +108,10 @@ def schema_action(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What actions of a kind and name say at a version of a table."""
+    """Values of a table's named actions at one version, by kind and name."""
 
     version: int
-    said: dict[tuple[str, str], Any]
+    values: dict[tuple[str, str], Any]
 
 
 # The fields of an action that have its name and its value.
@@ -130,11 +121,11 @@ _NAMED: Final = {"txn": ("appId", "version"), "domainMetadata": ("domain", "conf
 class Delta:
     """Delta in a session of its own: what it sets does not concern the drainer's other queries."""
 
-    def __init__(self, session: SparkSession, beside: Delta | None = None) -> None:
-        """`beside`: one of the same process, which remembers the same commits. Raises DestinationRefused if Delta is
-        not among Spark's jars."""
+    def __init__(self, session: SparkSession, shared: Delta | None = None) -> None:
+        """`shared`: another one of this process, whose remembered commits it uses. Raises DestinationRefused if Delta
+        is not among Spark's jars."""
         self.spark = session.newSession()
-        self._known: dict[Path, _Known] = {} if beside is None else beside._known
+        self._known: dict[Path, _Known] = {} if shared is None else shared._known
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
         jvm: Any = self.spark._jvm
@@ -163,16 +154,16 @@ class Delta:
         schema = json.loads(found["schemaString"])["fields"]
         return TableState(snapshot.version(), found["id"], schema, found.get("configuration", {}))
 
-    def came(self, path: Path, app: str) -> int:
+    def committed(self, path: Path, app: str) -> int:
         """Return the version up to which `app` has committed to the table; -1: it has not."""
         with errors(path):
-            return int(self._said(path, self._snapshot(path), "txn", app, -1))
+            return int(self._named_value(path, self._snapshot(path), "txn", app, -1))
 
     def domain(self, path: Path, name: str) -> tuple[int, str | None]:
         """Return a table's version, and its text of this name."""
         with errors(path):
             snapshot = self._snapshot(path)
-            return int(snapshot.version()), self._said(path, snapshot, "domainMetadata", name, None)
+            return int(snapshot.version()), self._named_value(path, snapshot, "domainMetadata", name, None)
 
     def commit(
         self, path: Path, actions: Sequence[Mapping[str, Any]], *, app: str = "", after: int = -1, version: int = -2
@@ -184,9 +175,9 @@ class Delta:
             transaction = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)).startTransaction()
             if app:
                 transaction.readTxn().addOne(app)  # another commit of the same app is a conflict
-            came = self._said(path, transaction.snapshot(), "txn", app, -1) if app else after
+            committed = self._named_value(path, transaction.snapshot(), "txn", app, -1) if app else after
             read = int(transaction.readVersion())
-            if came != after or version not in (-2, read):
+            if committed != after or version not in (-2, read):
                 raise Fenced(f"{path}: another drainer has written to it meanwhile")
             made = self._java.util.ArrayList()
             for one in actions:
@@ -199,27 +190,26 @@ class Delta:
             now = int(transaction.commit(found, self._operation))
         before = self._known.pop(path, None)
         if now == read + 1:
-            said = dict(before.said) if before is not None and before.version == read else {}
+            values = dict(before.values) if before is not None and before.version == read else {}
             for one in actions:
                 for kind, (name, value) in _NAMED.items():
                     if kind in one:
-                        said[kind, one[kind][name]] = one[kind][value]
-            self._known[path] = _Known(now, said)
+                        values[kind, one[kind][name]] = one[kind][value]
+            self._known[path] = _Known(now, values)
         return now
 
-    def _said(self, path: Path, snapshot: Any, kind: str, name: str, default: Any) -> Any:
-        """The value of an action by its name. What this door has committed is remembered: Delta reads the state after a
-        commit with Spark's jobs."""
+    def _named_value(self, path: Path, snapshot: Any, kind: str, name: str, default: Any) -> Any:
+        """The value of an action by its name. What this process has committed is remembered, because Delta reads the
+        state after a commit with Spark's jobs."""
         version, known = int(snapshot.version()), self._known.get(path)
         if known is None or known.version != version:
             known = self._known[path] = _Known(version, {})
-        if (kind, name) not in known.said:
+        if (kind, name) not in known.values:
             found = snapshot.setTransactions() if kind == "txn" else snapshot.domainMetadata()
             name_of, value_of = _NAMED[kind]
             each = (json.loads(found.apply(at).json())[kind] for at in range(found.size()))
-            values = {one[name_of]: one[value_of] for one in each}
-            known.said[kind, name] = values.get(name, default)
-        return known.said[kind, name]
+            known.values[kind, name] = {one[name_of]: one[value_of] for one in each}.get(name, default)
+        return known.values[kind, name]
 
     @contextlib.contextmanager
     def as_app(self, path: Path, app: str, version: int) -> Iterator[SparkSession]:

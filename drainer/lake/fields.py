@@ -41,10 +41,10 @@ OWN: Final = (
     ("place", "integer"),
 )
 BEFORE, AFTER = "before", "after"
-IMAGE_ID: Final = len(OWN) + 1  # of `before`; `after` has the next one
+IMAGE_IDS: Final = {BEFORE: len(OWN) + 1, AFTER: len(OWN) + 2}  # Delta's numbers of the two images
 _INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def type_name(kind: FieldType, where: str) -> str:
@@ -71,19 +71,33 @@ class Field:
     widened: tuple[tuple[str, str], ...] = ()
     fill: str = ""
 
+    def in_image(self, name: str) -> Field:
+        """The field in an image of a history, whose fields have the numbers of `after`; in `before` one less."""
+        return replace(self, id=self.id + IMAGE_IDS[name] - IMAGE_IDS[AFTER])
+
     def json(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {ID: self.id, PHYSICAL: self.physical, COLUMN: self.column_id}
         if self.widened:
             metadata[WIDENED] = [{"fromType": old, "toType": new} for old, new in self.widened]
         if self.fill:
             metadata[FILL] = self.fill
-        return {"name": self.name, "type": self.type, "nullable": True, "metadata": metadata}
+        return field_json(self.name, self.type, metadata)
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Field:
         of = found["metadata"]
         widened = tuple((one["fromType"], one["toType"]) for one in of.get(WIDENED, ()))
         return cls(found["name"], found["type"], of[ID], of[PHYSICAL], of.get(COLUMN, -1), widened, of.get(FILL, ""))
+
+
+def field_json(name: str, kind: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A field in the JSON of Delta's schemas."""
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def named_fields(columns: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Fields of the lake's own (name, type), which are never renamed, numbered from 1."""
+    return [field_json(name, kind, {ID: at, PHYSICAL: name}) for at, (name, kind) in enumerate(columns, 1)]
 
 
 def evolved(
@@ -145,7 +159,7 @@ def widens(old: str, new: str) -> bool:
     """Whether Delta reads values of one type as the other (type widening)."""
     if old in _INTEGERS and new in _INTEGERS:
         return _INTEGERS.index(old) < _INTEGERS.index(new)
-    now = _DECIMAL.fullmatch(new)
+    now = DECIMAL.fullmatch(new)
     if now is None:
         return (old, new) in {("float", "double"), ("date", "timestamp_ntz")} or (
             old in _INTEGERS[:3] and new == "double"
@@ -153,7 +167,7 @@ def widens(old: str, new: str) -> bool:
     digits, scale = int(now[1]), int(now[2])
     if old in _DIGITS:
         return digits - scale >= _DIGITS[old]
-    was = _DECIMAL.fullmatch(old)
+    was = DECIMAL.fullmatch(old)
     return was is not None and scale >= int(was[2]) and digits - scale >= int(was[1]) - int(was[2])
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints
 from drainer.lake.delta import File
-from drainer.lake.fields import AFTER, BEFORE, IMAGE_ID, OWN, Field
+from drainer.lake.fields import AFTER, BEFORE, DECIMAL, IMAGE_IDS, OWN, Field
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
@@ -35,7 +35,6 @@ from drainer.spark.typed.types import column_converter
 
 _SLOT_MS: Final = 64  # changes of so many ms of commit_ts are in one slot
 _ROW_GROUP_ROWS: Final = 1 << 17
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TYPES: Final[Mapping[str, Any]] = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -53,28 +52,28 @@ _TYPES: Final[Mapping[str, Any]] = {
 
 def arrow_type(name: str) -> Any:
     """The Arrow type of a type in the lake."""
-    found = _DECIMAL.fullmatch(name)
+    found = DECIMAL.fullmatch(name)
     return _TYPES[name] if found is None else pa.decimal128(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
-    """Where and how rows of a table are written. Picklable. `came`: changes up to this commit_ts are there already;
+    """Where and how rows of a table are written. Picklable. `committed_ts`: the history has the changes up to there;
     `zero_dates_fail`: raise for dates that Spark cannot hold."""
 
     directory: Path
     fields: tuple[Field, ...]
-    came: int = -1
+    committed_ts: int = -1
     zero_dates_fail: bool = False
 
     def schema(self) -> Any:
         """The Arrow schema of its files, with physical names."""
         own = [_field(name, arrow_type(kind), at) for at, (name, kind) in enumerate(OWN, 1)]
-        return pa.schema([*own, self._image(BEFORE, IMAGE_ID), self._image(AFTER, IMAGE_ID + 1)])
+        return pa.schema([*own, self._image(BEFORE), self._image(AFTER)])
 
-    def _image(self, name: str, id_: int) -> Any:
-        inner = [_field(one.physical, arrow_type(one.type), one.id + id_ - IMAGE_ID - 1) for one in self._written]
-        return _field(name, pa.struct(inner), id_)
+    def _image(self, name: str) -> Any:
+        inner = [_field(one.physical, arrow_type(one.type), one.in_image(name).id) for one in self._written]
+        return _field(name, pa.struct(inner), IMAGE_IDS[name])
 
     @property
     def _written(self) -> list[Field]:
@@ -119,8 +118,6 @@ def _converted(column_type: ColumnType, wanted: Any, zero_dates_fail: bool, arra
     """Raises DecodeError for a value that the lake's type cannot hold."""
     try:
         if column_type.type_class is TypeClass.TIME:
-            from datetime import UTC
-
             return texts_of(column_type, array, UTC).cast(wanted)
         return column_converter(column_type.kind, zero_dates_fail=zero_dates_fail)(array).cast(wanted)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
@@ -148,7 +145,8 @@ def write(segment: ChangeSegment, tables: Mapping[TableName, HistoryTable], stem
     for changes in segment.changes:
         name = (changes.shape.schema, changes.shape.table)
         table = tables[name]
-        chosen = changes.take(changes.commit_ts.astype(np.int64) > table.came) if table.came >= 0 else changes
+        begin_ts = table.committed_ts
+        chosen = changes.take(changes.commit_ts.astype(np.int64) > begin_ts) if begin_ts >= 0 else changes
         if len(chosen):
             schema = schemas.setdefault(name, table.schema())
             groups.setdefault(name, []).append(table.rows(chosen, schema))

@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 
 
 class Merger:
-    """`tables`: with a session of its own; `due`: returns the mirrors, and the position that they may come to;
+    """`tables`: with a session of its own; `due`: returns the mirrors, and the position up to which they may be merged;
     `record`: stores versions of mirrors. `lock`: held while a table is merged."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Merger:
         record: Callable[[Sequence[MirrorVersion]], None],
         interval_s: float,
     ) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
         self._tables = tables
         self._due = due
         self._record = record
@@ -46,24 +46,19 @@ class Merger:
             raise self._error
 
     def merge(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
-        """Merge what a mirror lacks up to `until_ts`; None: nothing has come for it."""
-        with self.lock:
-            return self._merged(entry, until_ts)
-
-    def _merged(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
+        """Merge the changes that a mirror lacks up to `until_ts`; None: there are none. Call it with `lock` held."""
         tables = self._tables
         path, history, app = tables.mirror_path(entry), tables.history_path(entry), tables.app
         mirror = tables.delta.state(path)
-        came = tables.delta.came(path, app)
-        if mirror is None or came >= until_ts or tables.delta.came(history, app) <= came:
+        merged_ts = tables.delta.committed(path, app)
+        if mirror is None or merged_ts >= until_ts or tables.delta.committed(history, app) <= merged_ts:
             return None
         begin_s = time.monotonic()
-        merge(tables.delta, app, path, mirror, history, Range(came, until_ts))
+        merge(tables.delta, app, path, mirror, history, Range(merged_ts, until_ts))
         crash_point("lake.merged")
-        if tables.delta.came(path, app) < until_ts:  # a statement without an effect commits nothing
-            tables.delta.commit(path, [txn_action(app, until_ts)], app=app, after=came)
-        made = tables.delta.state(path)
-        version = -1 if made is None else made.version
+        if tables.delta.committed(path, app) < until_ts:  # a statement without an effect commits nothing
+            tables.delta.commit(path, [txn_action(app, until_ts)], app=app, after=merged_ts)
+        version = tables.version(entry)
         _log.debug("mirror merged", table=".".join(entry.name), version=version, took_s=time.monotonic() - begin_s)
         return MirrorVersion(until_ts, entry.path, *entry.name, version)
 
@@ -77,7 +72,7 @@ class Merger:
             with self.lock:  # a DDL may have come in between
                 current, _ = self._due()
                 if entry in current:
-                    made.append(self._merged(entry, until_ts))
+                    made.append(self.merge(entry, until_ts))
         found = [one for one in made if one is not None]
         if found:
             self._record(found)

@@ -1,8 +1,8 @@
 """Mirrors: the rows of a table as upstream has them, merged from its history.
 
-A mirror that has come to a commit_ts has upstream's rows at that commit_ts: it is the version that the changefeed has
-committed to the table (Delta's `txn`). A merge takes the last image of each key since then. A table without a key is a
-bag of rows: what was inserted is added, and what was deleted is taken away once for each time.
+A mirror that is merged up to a commit_ts has upstream's rows at that commit_ts, which is the version that the
+changefeed has committed to the table (Delta's `txn`). A merge takes the last image of each key since then. A table
+without a key is a multiset of rows: each insert adds a row, and each delete removes one of the rows that are equal.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from drainer.lake.delta import Delta, TableState, errors
 from drainer.lake.fields import Field, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-_ORDER = "commit_ts, start_ts, place, half"
+_ORDER = "commit_ts, start_ts, place, is_new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Range:
         return f"commit_ts > {self.after_ts} AND commit_ts <= {self.until_ts}"
 
 
-def twins(mirror: TableState, history: TableState) -> list[tuple[Field, Field | None]]:
+Pairs = Sequence[tuple[Field, Field | None]]
+
+
+def column_pairs(mirror: TableState, history: TableState) -> Pairs:
     """The mirror's fields that have a column, each with the history's field of the column."""
     of = {field.physical: field for field in history.fields}
     by_column = {field.column_id: field for field in history.fields if field.column_id >= 0}
@@ -44,26 +47,29 @@ def twins(mirror: TableState, history: TableState) -> list[tuple[Field, Field | 
     ]
 
 
-def last_images(changes: DataFrame, pairs: Sequence[tuple[Field, Field | None]], key: Sequence[int]) -> DataFrame:
+def _columns(side: str, pairs: Pairs) -> list[str]:
+    """SQL of the mirror's columns, from an image of the history: `before` or `after`."""
+    return [
+        f"{'NULL' if theirs is None else f'{side}.{quoted(theirs.name)}'} AS {quoted(ours.name)}"
+        for ours, theirs in pairs
+    ]
+
+
+def last_images(changes: DataFrame, pairs: Pairs, key: Sequence[int]) -> DataFrame:
     """Return for each key that `changes` touch a row: the key's columns as `k0`, `k1`, …, and `row`, a struct of the
-    mirror's fields; NULL if the key has gone."""
+    mirror's fields; NULL if the key has been deleted."""
     keys = [(theirs or ours).name for ours, theirs in pairs if ours.column_id in key]
 
-    def image(side: str, half: int) -> str:
-        fields = ", ".join(
-            f"{'NULL' if theirs is None else f'{side}.{quoted(theirs.name)}'} AS {quoted(ours.name)}"
-            for ours, theirs in pairs
-        )
+    def image(side: str, is_new: int) -> str:
         of_key = ", ".join(f"{side}.{quoted(name)} AS k{at}" for at, name in enumerate(keys))
-        row = f"struct({fields})"
-        row = f"CASE WHEN {half} = 1 THEN {row} END"
-        return f"CASE WHEN {side} IS NOT NULL THEN struct({of_key}, {half} AS half, {row} AS row) END"
+        row = f"CASE WHEN {is_new} = 1 THEN struct({', '.join(_columns(side, pairs))}) END"
+        return f"CASE WHEN {side} IS NOT NULL THEN struct({of_key}, {is_new} AS is_new, {row} AS row) END"
 
     both = f"explode(array_compact(array({image('before', 0)}, {image('after', 1)}))) AS one"
     spread = changes.selectExpr("commit_ts", "start_ts", "place", both)
     names = [f"k{at}" for at in range(len(keys))]
     flat = spread.selectExpr(
-        "commit_ts", "start_ts", "place", "one.half", "one.row", *(f"one.{name}" for name in names)
+        "commit_ts", "start_ts", "place", "one.is_new", "one.row", *(f"one.{name}" for name in names)
     )
     from pyspark.sql import functions
 
@@ -71,58 +77,41 @@ def last_images(changes: DataFrame, pairs: Sequence[tuple[Field, Field | None]],
     return flat.groupBy(*names).agg(last.alias("row"))
 
 
-def key_pairs(pairs: Sequence[tuple[Field, Field | None]], key: Sequence[int]) -> list[Field]:
-    """The mirror's fields of the key, in the order of `k0`, `k1`, …"""
-    return [ours for ours, _ in pairs if ours.column_id in key]
+def same_key(pairs: Pairs, key: Sequence[int]) -> str:
+    """SQL: a row `t` of the mirror and a row `s` of `last_images` have the same key."""
+    names = [quoted(ours.name) for ours, _ in pairs if ours.column_id in key]
+    return " AND ".join(f"t.{name} <=> s.k{at}" for at, name in enumerate(names))
 
 
 def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history_path: Path, of: Range) -> None:
-    """Merge the changes of a range into a mirror that has come to its begin. It may be repeated."""
+    """Merge the changes of a range into a mirror that has been merged up to its begin. It may be repeated."""
     history = delta.state(history_path)
     assert history is not None, f"{history_path} has a mirror"
-    pairs = twins(mirror, history)
-    with errors(mirror_path):
-        changes = delta.spark.read.format("delta").load(str(history_path)).where(of.where)
+    pairs = column_pairs(mirror, history)
+    with errors(mirror_path), delta.as_app(mirror_path, app, of.until_ts) as spark:
+        changes = spark.read.format("delta").load(str(history_path)).where(of.where)
         if mirror.key:
-            _merge_keyed(delta, app, mirror_path, pairs, mirror.key, changes, of)
+            _merge_keyed(spark, mirror_path, pairs, mirror.key, changes)
         else:
-            with delta.as_app(mirror_path, app, of.until_ts) as spark:
-                rows = spark.read.format("delta").load(str(mirror_path))
-                bag(rows, changes, pairs).write.format("delta").mode("overwrite").save(str(mirror_path))
+            rows = spark.read.format("delta").load(str(mirror_path))
+            with_multiset(rows, changes, pairs).write.format("delta").mode("overwrite").save(str(mirror_path))
 
 
-def _merge_keyed(
-    delta: Delta,
-    app: str,
-    path: Path,
-    pairs: Sequence[tuple[Field, Field | None]],
-    key: Sequence[int],
-    changes: DataFrame,
-    of: Range,
-) -> None:
+def _merge_keyed(spark: SparkSession, path: Path, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:
     view = "tidb_binlog_touched"
-    with delta.as_app(path, app, of.until_ts) as spark:
-        last_images(changes, pairs, key).createOrReplaceTempView(view)
-        on = " AND ".join(f"t.{quoted(field.name)} <=> s.k{at}" for at, field in enumerate(key_pairs(pairs, key)))
-        names = [quoted(ours.name) for ours, _ in pairs]
-        sets = ", ".join(f"t.{name} = s.row.{name}" for name in names)
-        values = ", ".join(f"s.row.{name}" for name in names)
-        spark.sql(
-            f"MERGE INTO delta.{quoted(str(path))} t USING {view} s ON {on} "
-            f"WHEN MATCHED AND s.row IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
-            f"WHEN NOT MATCHED AND s.row IS NOT NULL THEN INSERT ({', '.join(names)}) VALUES ({values})"
-        )
-        spark.catalog.dropTempView(view)
+    last_images(changes, pairs, key).createOrReplaceTempView(view)
+    names = [quoted(ours.name) for ours, _ in pairs]
+    sets = ", ".join(f"t.{name} = s.row.{name}" for name in names)
+    values = ", ".join(f"s.row.{name}" for name in names)
+    spark.sql(
+        f"MERGE INTO delta.{quoted(str(path))} t USING {view} s ON {same_key(pairs, key)} "
+        f"WHEN MATCHED AND s.row IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+        f"WHEN NOT MATCHED AND s.row IS NOT NULL THEN INSERT ({', '.join(names)}) VALUES ({values})"
+    )
+    spark.catalog.dropTempView(view)
 
 
-def bag(rows: DataFrame, changes: DataFrame, pairs: Sequence[tuple[Field, Field | None]]) -> DataFrame:
-    """Return the rows after the changes."""
-
-    def images(side: str) -> DataFrame:
-        fields = [
-            f"{'NULL' if theirs is None else f'{side}.{quoted(theirs.name)}'} AS {quoted(ours.name)}"
-            for ours, theirs in pairs
-        ]
-        return changes.where(f"{side} IS NOT NULL").selectExpr(*fields)
-
-    return rows.unionAll(images("after")).exceptAll(images("before"))
+def with_multiset(rows: DataFrame, changes: DataFrame, pairs: Pairs) -> DataFrame:
+    """Return the rows of a table without a key after the changes."""
+    new, old = (changes.where(f"{side} IS NOT NULL").selectExpr(*_columns(side, pairs)) for side in ("after", "before"))
+    return rows.unionAll(new).exceptAll(old)

@@ -1,12 +1,12 @@
 """A lake of Delta tables, exactly once. The methods are in the order of drainer/sink/base.py.
 
     executors, driver     write changes as Parquet files          history.py
-    commit                one commit for each history             each with the batch's until_ts (Delta's `txn`)
-                          then one of the control table           position                            control.py
-    merging               every merge-interval, beside the stream mirrors, each with its position      merging.py
+    commit                one commit for each history, with the batch's until_ts (Delta's `txn`)
+                          then one of the control table, with the position   control.py
+    merging               every merge-interval, in a thread: mirrors         merging.py
 
-A history says itself up to which commit_ts it has everything. So no intent is recorded: after a crash between two
-commits the batch may be divided otherwise, and of each table what is there already is left out.
+Each history records up to which commit_ts it is complete. So no intent is recorded: after a crash between two commits
+the next batches may be divided otherwise, and each table leaves out the changes that it has already.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class LakeSink:
         self._control_lock = threading.Lock()
         self._merger: Merger | None = None
         self._view: SchemaView | None = None
-        self._infos: Mapping[TableName, TableInfo] = {}
         self._epoch = 0
         self.commit_ts = 0
 
@@ -125,11 +124,7 @@ class LakeSink:
         for segment in pieces.works():
             files += write(segment, self._histories(_infos(segment)), str(pieces.until_ts))
         self._commit_histories(files, pieces.until_ts)
-        with self._transaction() as store:
-            store.move(
-                epoch=self._epoch, after_ts=pieces.after_ts, until_ts=pieces.until_ts, schema_version=schema_version
-            )
-        self.commit_ts = pieces.until_ts
+        self._move(pieces.after_ts, pieces.until_ts, schema_version)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         """Histories and mirrors get the tables' columns. What was written before is merged into a mirror first."""
@@ -143,21 +138,12 @@ class LakeSink:
             known = [self._registry.tables.get(_name_before(change)) for change in step.changes]
             for change, entry in zip(step.changes, known, strict=True):
                 versions += self._changed(step, change, entry)
-            with self._transaction(versions) as store:
-                version = step.job.schema_version
-                store.move(epoch=self._epoch, after_ts=self.commit_ts, until_ts=step.commit_ts, schema_version=version)
-                store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
-                purge_old_jobs(store, step.job.id, step.commit_ts)
-            self.commit_ts = step.commit_ts
+            self._move(self.commit_ts, step.commit_ts, step.job.schema_version, versions, done=step.job.id)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         self._merging().raise_error()
         if commit_ts != self.commit_ts:
-            with self._transaction() as store:
-                store.move(
-                    epoch=self._epoch, after_ts=self.commit_ts, until_ts=commit_ts, schema_version=schema_version
-                )
-            self.commit_ts = commit_ts
+            self._move(self.commit_ts, commit_ts, schema_version)
 
     def job_done(self, job_id: int) -> bool:
         with self._transaction() as store:
@@ -183,7 +169,7 @@ class LakeSink:
         self._view = view
 
     def begin(self, intent: Intent) -> HistorySlotWriter:
-        """The intent is not recorded: histories say what they have."""
+        """The intent is not recorded: each history records up to which commit_ts it is complete."""
         self._check(intent.after_ts, intent.until_ts)
         assert self._view is not None, "prepare() comes first"
         infos = {(one.schema, one.current.name): one.current for one in self._view.tables.values()}
@@ -192,11 +178,7 @@ class LakeSink:
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         self._commit_histories(files_of(receipts), intent.until_ts)
-        with self._transaction() as store:
-            store.move(
-                epoch=self._epoch, after_ts=intent.after_ts, until_ts=intent.until_ts, schema_version=schema_version
-            )
-        self.commit_ts = intent.until_ts
+        self._move(intent.after_ts, intent.until_ts, schema_version)
 
     def interrupt(self) -> None:
         """Do nothing: this destination never waits."""
@@ -223,6 +205,23 @@ class LakeSink:
             yield store
             if self._epoch:
                 store.document.notes = self._registry.notes()
+
+    def _move(
+        self,
+        after_ts: int,
+        until_ts: int,
+        schema_version: int,
+        versions: Sequence[MirrorVersion] = (),
+        *,
+        done: int = 0,
+    ) -> None:
+        """Store the position. `done`: the id of a job that has run."""
+        with self._transaction(versions) as store:
+            store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+            if done:
+                store.mark_job(JobMark(done, DONE, until_ts))
+                purge_old_jobs(store, done, until_ts)
+        self.commit_ts = until_ts
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raise Fenced and PositionMoved before anything is written, and the error that ended merging."""
@@ -262,18 +261,18 @@ class LakeSink:
             entry = self._registry.tables[name]
             table = self._tables.history_of(entry)
             actions = [txn_action(self._tables.app, until_ts), *(file.action() for file in mine)]
-            self._tables.delta.commit(table.directory, actions, app=self._tables.app, after=table.came)
+            self._tables.delta.commit(table.directory, actions, app=self._tables.app, after=table.committed_ts)
             self._tables.wrote(entry, until_ts)
             crash_point("lake.history_committed")
 
     def _changed(self, step: Ddl, change: TableChange, known: Entry | None) -> list[MirrorVersion]:
-        """Do to a table what the DDL did, and return what its mirror is then. `known`: the table before it."""
+        """Change history and mirror of a table as a DDL does; return the new versions. `known`: the table before."""
         before, after, at_ts = change.before, change.after, step.commit_ts
         if after is None:
             if known is None:
                 return []
             merged = self._merged(known)
-            self._registry.drop(known.name, at_ts)
+            self._registry.drop(known, at_ts)
             return [*merged, MirrorVersion(at_ts, known.path, *known.name, -1)] if known.mirrored else []
         name = (after.schema, after.name)
         if not after.info.has_rows:
@@ -284,39 +283,39 @@ class LakeSink:
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
         elif step.job.type in _TAKES_ROWS and known.mirrored:
             raise _takes_rows(step, name)
-        emptied = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
+        truncated = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
         entry = self._registry.moved(known, name, after.table_id)
         was_info = before.info if before is not None else None
         was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
         versions: list[MirrorVersion] = []
-        same = was_info is not None and not emptied and name == known.name and not alters(was_info, after.info)
+        same = was_info is not None and not truncated and name == known.name and not alters(was_info, after.info)
         changes = entry.mirrored and not same
         if changes:
             versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)
         crash_point("lake.history_defined")
         if changes:
-            if emptied:
-                self._empty(known, entry, at_ts)
+            if truncated:
+                self._truncate(known, entry, at_ts)
             version = self._tables.define_mirror(entry, was_info, after.info, was, at_ts)
             if source is not None:
-                version = self._tables.fill_again(entry, source)
+                version = self._tables.restore(entry, source)
             versions.append(MirrorVersion(at_ts, entry.path, *name, version))
         return versions
 
-    def _empty(self, known: Entry, entry: Entry, at_ts: int) -> None:
-        """Take all rows of a mirror away. Which version has them is stored before, because they may come back."""
+    def _truncate(self, known: Entry, entry: Entry, at_ts: int) -> None:
+        """Delete all rows of a mirror. Which version has them is stored before, for FLASHBACK TABLE."""
         if known.table_id not in self._registry.dropped:
             self._registry.truncate(known, at_ts, self._tables.version(known))
             with self._transaction():
                 crash_point("lake.truncating")
-        self._tables.empty(entry, at_ts)
+        self._tables.truncate(entry, at_ts)
 
     def _refuse_lost(self, step: Ddl, name: TableName, table_id: int) -> None:
         """Raise DdlFailed if a table comes back whose rows the lake does not have."""
         returns = step.job.type in (ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA)
         if returns and table_id not in self._registry.dropped and self._wants_mirror(name):
-            raise _failed(step, name, "its rows come back, and no mirror has had them")
+            raise _failed(step, name, "its rows come back, and no mirror has them")
 
     def _merged(self, entry: Entry) -> list[MirrorVersion]:
         found = self._merging().merge(entry, self.commit_ts) if entry.mirrored else None
@@ -338,7 +337,7 @@ def _name_before(change: TableChange) -> TableName:
 
 
 def _takes_rows(step: Ddl, name: TableName) -> DdlFailed:
-    return _failed(step, name, f"{step.job.type.name} takes rows away, which a mirror cannot follow")
+    return _failed(step, name, f"{step.job.type.name} removes rows, which is not supported for a table with a mirror")
 
 
 def _failed(step: Ddl, name: TableName, why: str) -> DdlFailed:

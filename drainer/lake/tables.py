@@ -81,13 +81,12 @@ class Registry:
     def moved(self, entry: Entry, name: TableName, table_id: int) -> Entry:
         """A table under another name, or with another id; its directory stays."""
         made = replace(entry, schema=name[0], table=name[1], table_id=table_id)
-        if self.tables.get(entry.name) == entry:
-            del self.tables[entry.name]
+        self._forget(entry)
         self.tables[name] = made
         return made
 
     def truncated(self, table_id: int) -> Entry | None:
-        """The mirror that had the rows of a table, which it has no more."""
+        """The mirror one of whose versions has the rows of a table that was truncated."""
         found = self.dropped.get(table_id)
         return found if found is not None and found.version >= 0 else None
 
@@ -95,11 +94,14 @@ class Registry:
         """Remember a table, before it has another id, in case that its rows come back."""
         self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts, version=version)
 
-    def drop(self, name: TableName, commit_ts: int) -> Entry | None:
-        gone = self.tables.pop(name, None)
-        if gone is not None:
-            self.dropped[gone.table_id] = replace(gone, dropped_ts=commit_ts)
-        return gone
+    def drop(self, entry: Entry, commit_ts: int) -> None:
+        self._forget(entry)
+        self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts)
+
+    def _forget(self, entry: Entry) -> None:
+        """Free a table's name, unless another one has taken it in the same DDL."""
+        if self.tables.get(entry.name) == entry:
+            del self.tables[entry.name]
 
 
 @dataclass(eq=False)
@@ -129,12 +131,12 @@ class Tables:
         return found
 
     def history_of(self, entry: Entry) -> HistoryTable:
-        """As `history`, of a table that has one."""
+        """How rows of a table are written whose history `history` has made."""
         return self._histories[entry.path]
 
     def wrote(self, entry: Entry, until_ts: int) -> None:
         """Its history has the changes up to `until_ts`."""
-        self._histories[entry.path] = replace(self._histories[entry.path], came=until_ts)
+        self._histories[entry.path] = replace(self._histories[entry.path], committed_ts=until_ts)
 
     def define_history(self, entry: Entry, info: TableInfo, was: Mapping[int, int]) -> None:
         """Make the history, or give it the table's columns. `was`: see `evolved`. May be repeated."""
@@ -145,8 +147,8 @@ class Tables:
             last = max([state.max_id, *(one.id for one in fields)])
             settings = {**state.settings, ROLE: HISTORY}
             self.delta.commit(path, [schema_action(state.table_id, history_schema(fields), last, settings)])
-        came = self.delta.came(path, self.app)
-        self._histories[entry.path] = HistoryTable(path, fields, came, self.zero_dates_fail)
+        committed_ts = self.delta.committed(path, self.app)
+        self._histories[entry.path] = HistoryTable(path, fields, committed_ts, self.zero_dates_fail)
 
     def define_mirror(
         self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int], commit_ts: int
@@ -169,11 +171,11 @@ class Tables:
             self._fill(path, fields, before, info, was)
             crash_point("lake.columns_filled")
         final = tuple(replace(one, fill="") for one in fields if one.column_id >= 0)
-        came = self.delta.came(path, self.app)
-        if came >= commit_ts and final == state.fields and settings == {**settings, **state.settings}:
+        merged_ts = self.delta.committed(path, self.app)
+        if merged_ts >= commit_ts and (final, settings) == (state.fields, state.settings):
             return state.version
-        actions = [action(final), txn_action(self.app, max(came, commit_ts))]
-        return self.delta.commit(path, actions, app=self.app, after=came)
+        actions = [action(final), txn_action(self.app, max(merged_ts, commit_ts))]
+        return self.delta.commit(path, actions, app=self.app, after=merged_ts)
 
     def _fill(
         self, path: Path, fields: Sequence[Field], before: TableInfo | None, info: TableInfo, was: Mapping[int, int]
@@ -191,25 +193,26 @@ class Tables:
         with errors(path):
             self.delta.spark.sql(f"UPDATE delta.{quoted(str(path))} SET {text}")
 
-    def empty(self, entry: Entry, commit_ts: int) -> int:
-        """Take all rows away (TRUNCATE) and return the mirror's version. May be repeated."""
+    def truncate(self, entry: Entry, commit_ts: int) -> None:
+        """Delete all rows of a mirror. May be repeated."""
         path = self.mirror_path(entry)
         with errors(path):
             self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}")
         crash_point("lake.emptied")
-        came = self.delta.came(path, self.app)
-        return self.delta.commit(path, [txn_action(self.app, max(came, commit_ts))], app=self.app, after=came)
+        merged_ts = self.delta.committed(path, self.app)
+        self.delta.commit(path, [txn_action(self.app, max(merged_ts, commit_ts))], app=self.app, after=merged_ts)
 
     def version(self, entry: Entry) -> int:
         """The newest version of a mirror."""
         return self._state(self.mirror_path(entry), "").version
 
-    def fill_again(self, entry: Entry, before: Entry) -> int:
-        """Give a mirror the rows that another one had, and return its version. May be repeated."""
-        path = str(self.mirror_path(entry))
-        with errors(self.mirror_path(entry)):
+    def restore(self, entry: Entry, before: Entry) -> int:
+        """Copy the rows of a truncated table from the version of its mirror that has them, and return the version of
+        the new mirror. May be repeated."""
+        path = self.mirror_path(entry)
+        with errors(path):
             old = self.delta.spark.read.format("delta").option("versionAsOf", before.version)
-            old.load(str(self.mirror_path(before))).write.format("delta").mode("overwrite").save(path)
+            old.load(str(self.mirror_path(before))).write.format("delta").mode("overwrite").save(str(path))
         return self.version(entry)
 
     def _state(self, path: Path, table_id: str) -> TableState:

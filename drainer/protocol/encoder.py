@@ -522,7 +522,7 @@ class DocumentTable(TableEncoder):
         return [f"{self._names[index]}:", Slot(slot, quoted=True)]
 
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
-        """Return the columns behind the image's: the old image of an update."""
+        """Return the columns that follow those of the image: of an update, its old image."""
         has_old = changes.kind is Kind.UPDATE and self._has_old
         return old_fragments(changes, self._values, column_indexes, image) if has_old else []
 

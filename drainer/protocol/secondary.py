@@ -190,7 +190,7 @@ class SecondaryTable(TableEncoder):
         return [EncodedColumns(starts, values, changes.commit_ts, (self._before, self._behind))]
 
     def _mutations(self, changes: RowChanges) -> Sized:
-        """Encode rows as fields `mutations`."""
+        """Encode each row as a field `mutations` of its table."""
         first = field_of(b"\x12", self._row(changes, changes.image))
         parts = [same(_MUTATION_TYPES[changes.kind], len(changes)), first]
         if changes.kind is Kind.UPDATE:

@@ -325,7 +325,7 @@ class Decoder:
     """Caches the codecs it makes. Not thread-safe."""
 
     def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
-        """`stored_generated`: rows are given with their stored generated columns."""
+        """`stored_generated`: decoded rows include stored generated columns."""
         self.view = view
         self._stored_generated = stored_generated
         self._codecs: dict[Name, Codec | None] = {}

@@ -457,7 +457,7 @@ class EventFilter:
         return frozenset().union(*(rule.kinds for rule in self.rules if rule.tables.match(schema, table)))
 
     def may_keep_rows(self, schema: str, table: str) -> bool:
-        """Return whether a DDL that removes rows of a table may be left out."""
+        """Return whether the rules may ignore a DDL that removes rows of a table, such as TRUNCATE."""
         return any(
             rule.texts or rule.jobs & _REMOVING_ROWS
             for rule in self.rules

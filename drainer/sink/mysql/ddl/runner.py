@@ -150,7 +150,7 @@ class BackgroundIndexes:
         try:
             deadline.repeat(lambda: self._once(plan), (ConnectionLost, Retry))
         except Fenced as error:
-            _log.warning("another drainer goes on with an index", job=plan.job_id, why=str(error))
+            _log.warning("another drainer has taken over and builds the index", job=plan.job_id, why=str(error))
         except DestinationError as error:
             if not self._stop.is_set():
                 self._failure = error

@@ -277,8 +277,8 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for _, group in groupby(merged, key=attrgetter("commit_ts")):
             for transaction in in_order(group):
                 changes.add(transaction.payload)
-                if changes.is_full:
-                    yield from _not_empty(changes.batch())
+            if changes.is_full:  # asked between commits: the shape "changelog" folds the changes of each
+                yield from _not_empty(changes.batch())
         yield from _not_empty(changes.batch())
     except BinlogError as error:
         raise UNSEALED.carry(error) from error

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from drainer.batch.work import Kind
 from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.changes.scan import Rows, scan_all
-from drainer.changes.vector import Ints
+from drainer.changes.vector import Ints, Mask
 from drainer.spark.typed.fields import AFTER, BEFORE, CHANGELOG, Reading, SchemaChanged, change_schema
 from drainer.spark.typed.row_reader import Part, RowReader
 
@@ -173,40 +173,56 @@ _CHANGE_TYPES = pa.array(["delete", "update_preimage", "insert", "update_postima
 
 def changelog(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     """Convert whole transactions to the shape "changelog": a row for each image, at most one change of a key in a
-    transaction. `key`: the columns that identify rows; without, an update that changes them stays one."""
-    before, after = batch.column(BEFORE), batch.column(AFTER)
-    has_old, has_new = (image.is_valid().to_numpy(zero_copy_only=False) for image in (before, after))
-    moved = np.zeros(len(batch), bool)
-    for name in key:
-        differs = pc.not_equal(pc.struct_field(before, name), pc.struct_field(after, name))
-        moved |= differs.fill_null(False).to_numpy(zero_copy_only=False)
-    is_update = has_old & has_new & ~moved
-    olds, news = np.flatnonzero(has_old), np.flatnonzero(has_new)
-    types = np.concatenate(
-        (np.where(is_update, _PREIMAGE, _DELETE)[olds], np.where(is_update, _POSTIMAGE, _INSERT)[news])
-    )
-    row, at = np.concatenate((olds, news)), np.concatenate((olds, news + len(batch)))  # `at`: in `images`
-    images = pa.concat_arrays([before, after])
-    # Sorted by change, the old image first; before the new image there is a place for that of another change.
-    place = row * 4 + 2 * (at >= len(batch))
-    commit_ts = batch.column("commit_ts").to_numpy()[row]
-    for deleted, inserted in _same_key(images, at, types, commit_ts, key):
-        types[deleted], types[inserted], place[deleted] = _PREIMAGE, _POSTIMAGE, place[inserted] - 1
-    order = np.argsort(place)
+    transaction. `key`: the columns that identify rows; without, changes stay as upstream wrote them."""
+    count = len(batch)
+    images = pa.concat_arrays([batch.column(BEFORE), batch.column(AFTER)])
+    at = np.arange(2 * count).reshape(2, count).T.ravel()  # in `images`: by change, the old image first
+    at = at[images.is_valid().to_numpy(zero_copy_only=False)[at]]
+    row, is_new = at % max(count, 1), at >= count
+    if key:
+        kept, olds, news = _net(images.take(pa.array(at)), batch.column("commit_ts").to_numpy()[row], is_new, key)
+    else:
+        olds = np.flatnonzero(row[1:] == row[:-1])
+        kept, news = np.arange(len(at)), olds + 1
+    types, place = np.where(is_new, _INSERT, _DELETE), 2 * np.arange(len(at))
+    types[olds], types[news], place[olds] = _PREIMAGE, _POSTIMAGE, place[news] - 1
+    order = kept[np.argsort(place[kept])]
     rows = pa.array(row[order])
     columns = [*images.take(pa.array(at[order])).flatten(), _CHANGE_TYPES.take(pa.array(types[order]))]
     columns += [batch.column(name).take(rows) for name in ("commit_ts", "commit_time")]
-    return pa.RecordBatch.from_arrays(columns, names=[*(field.name for field in before.type), *CHANGELOG])
+    return pa.RecordBatch.from_arrays(
+        columns, names=[*(field.name for field in batch.schema.field(BEFORE).type), *CHANGELOG]
+    )
 
 
-def _same_key(images: Any, at: Ints, types: Ints, commit_ts: Ints, key: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the indexes into `at` of a deleted and an inserted image that have the same key and transaction."""
-    both = np.intersect1d(commit_ts[types == _DELETE], commit_ts[types == _INSERT])
-    if not key or not len(both):
-        return
-    chosen = np.flatnonzero(np.isin(commit_ts, both) & np.isin(types, (_DELETE, _INSERT)))
-    values = [pc.struct_field(images, name).take(pa.array(at[chosen])).to_pylist() for name in key]
-    keys = dict(zip(chosen.tolist(), zip(commit_ts[chosen].tolist(), *values, strict=True), strict=True))
-    deleted = {place: index for index, place in keys.items() if types[index] == _DELETE}
-    inserted = [(place, index) for index, place in keys.items() if types[index] == _INSERT]
-    yield from ((deleted[place], index) for place, index in inserted if place in deleted)
+def _net(images: Any, commit_ts: Ints, is_new: Mask, key: Sequence[str]) -> tuple[Ints, Ints, Ints]:
+    """Return the indexes of images, which are in upstream's order, that are net changes of their key in their
+    transaction, at most an old and a new one; and (old, new) of the keys that have both."""
+    commit = np.cumsum(np.diff(commit_ts, prepend=commit_ts[:1]) != 0)
+    # A key can change twice where a transaction has old and new images.
+    mixed = ((np.bincount(commit, is_new) > 0) & (np.bincount(commit, ~is_new) > 0))[commit]
+    chosen = np.flatnonzero(mixed)
+    group, is_new = commit[chosen], is_new[chosen]
+    for name in key:
+        codes = pc.struct_field(images, name).take(pa.array(chosen)).dictionary_encode("encode").indices.to_numpy()
+        group = np.unique(group * len(group) + codes, return_inverse=True)[1]
+    order = np.argsort(group, kind="stable")
+
+    def followed(first_is_new: bool) -> Ints:
+        """Return the places in `order` of images that the next one, of the other sort, has the same key as."""
+        one, other = order[:-1], order[1:]
+        return np.flatnonzero(
+            (group[one] == group[other]) & (is_new[one] == first_is_new) & (is_new[other] != first_is_new)
+        )
+
+    passing = followed(first_is_new=True)  # the transaction wrote and removed them
+    alone = np.bincount(group)[group[order[passing]]] == 2
+    # Two rows that exchange their keys: the new one of a key may come first.
+    exchanged = [n for n in passing[alone].tolist() if images[chosen[order[n]]] != images[chosen[order[n + 1]]]]
+    for n in exchanged:
+        order[[n, n + 1]] = order[[n + 1, n]]
+    passing = np.setdiff1d(passing, exchanged)
+    order = np.delete(order, np.concatenate((passing, passing + 1)))
+    olds = followed(first_is_new=False)
+    kept = np.concatenate((np.flatnonzero(~mixed), chosen[order]))
+    return kept, chosen[order[olds]], chosen[order[olds + 1]]

@@ -8,11 +8,16 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
+from binlog.runtime.security import Security
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import Flag
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.pumps.watermark import PumpRange
+from drainer.row.transaction import scan
+from drainer.spark.typed import reader
+from drainer.spark.typed import rows as rows_module
 from drainer.spark.typed.fields import Reading, TablesUnfit, changelog_schema, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction
@@ -90,11 +95,38 @@ def test_table_with_a_column_of_the_shapes_name_is_refused() -> None:
         changelog_schema(fields_of({NAME: info}))
 
 
+def check(transactions: list[list[tuple[Row | None, Row | None]]], tables: list[list[Row]]) -> None:
+    """`tables`: upstream's rows after each transaction."""
+    applied: dict[int, Row] = {}
+    found: dict[int, list[tuple[str, Row]]] = {}
+    for row in changelog_of(BOTH, *transactions):
+        found.setdefault(row["_commit_version"] - BEGIN_TS, []).append(
+            (row["_change_type"], (row["a"], row["b"], row["v"]))
+        )
+    for version, table_after in enumerate(tables):
+        changes = found.get(version, [])
+        assert len({new[0] for kind, new in changes if kind != "update_preimage"}) == sum(
+            kind != "update_preimage" for kind, _ in changes
+        )
+        for (kind, new), after in zip_longest(changes, changes[1:]):
+            assert (new[0] in applied) == (kind != "insert")
+            if kind in ("delete", "update_preimage"):
+                assert applied[new[0]] == new
+            if kind == "update_preimage":
+                assert after is not None
+                assert (after[0], after[1][0]) == ("update_postimage", new[0])
+            elif kind == "delete":
+                del applied[new[0]]
+            else:
+                applied[new[0]] = new
+        assert sorted(applied.values()) == sorted(table_after)
+
+
 @given(st.lists(st.integers(0, 1 << 30), max_size=8))
-def test_rows_applied_by_key_are_the_table(seeds: list[int]) -> None:
+def test_rows_that_exchange_their_keys_applied_by_key_are_the_table(seeds: list[int]) -> None:
     """Rows of a transaction exchange their keys, come and go."""
     rows: list[Row] = []
-    transactions = []
+    transactions, tables = [], []
     for seed in seeds:
         chance = random.Random(seed)
         kept, gone = rows[: chance.randint(0, len(rows))], rows[:]
@@ -104,18 +136,55 @@ def test_rows_applied_by_key_are_the_table(seeds: list[int]) -> None:
         made = [(one, None) for one in gone] + [pair for pair in zip_longest(kept, after) if pair[0] != pair[1]]
         transactions.append(chance.sample(made, len(made)))
         rows = chance.sample(after, len(after))
-    applied: dict[int, Row] = {}
-    seen: set[tuple[int, int]] = set()
-    for row in changelog_of(BOTH, *transactions):
-        kind, new = row["_change_type"], (row["a"], row["b"], row["v"])
-        if kind == "update_preimage":
-            assert applied[row["a"]] == new
-            continue
-        assert (row["_commit_version"], row["a"]) not in seen
-        seen.add((row["_commit_version"], row["a"]))
-        assert (row["a"] in applied) == (kind != "insert")
-        if kind == "delete":
-            assert applied.pop(row["a"]) == new
-        else:
-            applied[row["a"]] = new
-    assert sorted(applied.values()) == sorted(rows)
+        tables.append(rows)
+    check(transactions, tables)
+
+
+STEPS = st.tuples(st.integers(0, 2), st.one_of(st.none(), st.tuples(st.integers(0, 2), st.integers(0, 1))))
+
+
+@given(st.lists(st.lists(STEPS, max_size=8), max_size=4))
+def test_keys_changed_several_times_in_a_transaction_change_once(steps: list[list[Any]]) -> None:
+    """TiDB writes every statement's changes (X-12): a step deletes a row, or inserts or updates one if its key is
+    free."""
+    rows: dict[int, Row] = {}
+    transactions, tables = [], []
+    for some in steps:
+        made: list[tuple[Row | None, Row | None]] = []
+        for key, new in some:
+            after = None if new is None else (new[0], "x", new[1])
+            before = rows.get(key)
+            if before == after or (after is not None and after[0] in rows and after[0] != key):
+                continue
+            rows.pop(key, None)
+            if after is not None:
+                rows[after[0]] = after
+            made.append((before, after))
+        transactions.append(made)
+        tables.append([*rows.values()])
+    check(transactions, tables)
+
+
+def test_of_several_changes_of_a_key_only_upstreams_rows_before_and_after_are_told() -> None:
+    one, two, three = (1, "x", 1), (1, "x", 2), (1, "x", 3)
+    assert changelog_of(SINGLE, [(None, one), (one, two), (two, None)]) == []
+    assert told(changelog_of(SINGLE, [(None, one), (one, two)])) == [("insert", two)]
+    assert told(changelog_of(SINGLE, [(one, two), (two, None)])) == [("delete", one)]
+    both = [("update_preimage", one), ("update_postimage", three)]
+    assert told(changelog_of(SINGLE, [(one, two), (two, three)])) == both
+    assert told(changelog_of(SINGLE, [(one, None), (None, two), (two, None)])) == [("delete", one)]
+    assert told(changelog_of(SINGLE, [(None, one), (None, (2, "y", 1)), (one, None)])) == [("insert", (2, "y", 1))]
+    assert told(changelog_of(SINGLE, [(None, one)], [(one, None)])) == [("insert", one), ("delete", one)]
+
+
+def test_changes_of_a_commit_in_several_binlogs_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a source whose rows have a binlog each (drainer/ticdc/binlogs.py)."""
+    gone: Any = [(SINGLE, ("delete", {1: 1, 2: b"x", 3: 1}, {}))]
+    come: Any = [(SINGLE, ("insert", {}, {1: 1, 2: b"x", 3: 2}))]
+    served = [scan(transaction(rows, commit_ts=BEGIN_TS, start_ts=n)) for n, rows in enumerate((gone, come), 1)]
+    monkeypatch.setattr(reader, "_served", lambda *_: iter(served))
+    monkeypatch.setattr(rows_module, "BATCH_TRANSACTIONS", 1)
+    reading = Reading(watched_of(SINGLE), fields_of({NAME: SINGLE}), 1, changelog=True)
+    part = PumpRange("a", "a:1", True, 0, BEGIN_TS)
+    (batch,) = reader.read_changes(reader.ChangesTask((part,), 1, Security(), reading))
+    assert [kind for kind, _ in told(batch.to_pylist())] == ["update_preimage", "update_postimage"]

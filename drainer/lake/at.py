@@ -11,6 +11,7 @@ applied to it. So all tables show one state of upstream, whenever each of them w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from binlog.errors import BinlogError
 
 from drainer.lake.control import DOMAIN, control_path
 from drainer.lake.delta import Delta, TableState
+from drainer.lake.fields import quoted
 from drainer.lake.mirror import Range, column_pairs, last_images, same_key, with_multiset
 from drainer.lake.tables import CHANGES
 from drainer.sink.base import TableName
@@ -41,16 +43,20 @@ def at(
     if tso > position:
         raise NotThere(f"{root}: its position is {position}, before {tso}; wait until the drainer has reached it")
     rows = spark.read.format("delta").load(str(control)).where(f"until_ts <= {tso}").collect()
-    newest: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: (row.until_ts, row.version)):
-        newest[row.path] = row
     found = {}
-    for row in newest.values():
-        if row.version >= 0:
-            name = (row.schema, row.table)
-            found[name] = _table(spark, delta, root, row, tso)
-            found[name].createOrReplaceTempView("_".join(name))
+    for row in newest(rows):
+        name = (row.schema, row.table)
+        found[name] = _table(spark, delta, root, row, tso)
+        found[name].createOrReplaceTempView(quoted("_".join(name)))
     return found
+
+
+def newest(rows: Iterable[Row]) -> list[Row]:
+    """Return the last of each mirror's versions, without those of tables that were dropped."""
+    found: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: (row.until_ts, row.version < 0, row.version)):
+        found[row.path] = row
+    return [row for row in found.values() if row.version >= 0]
 
 
 def position_of(spark: SparkSession, directory: str | Path, *, changefeed: str = "default") -> int:

@@ -1,0 +1,13 @@
+"""Which version of each mirror is read, without Spark."""
+
+from __future__ import annotations
+
+from drainer.lake.at import newest
+from drainer.lake.control import MirrorVersion
+
+
+def test_newest_version_of_each_mirror_is_read_and_none_of_a_dropped_table() -> None:
+    made = [(1, "a", 7), (3, "b", 2), (3, "b", 4), (3, "b", 3), (2, "a", 1), (3, "c", -1), (3, "c", 9), (1, "d", -1)]
+    rows = [MirrorVersion(ts, path, "s", path, version) for ts, path, version in made]
+    found = {one.path: one.version for one in newest(rows)}  # type: ignore[arg-type]
+    assert found == {"a": 1, "b": 4}, "a DDL may have the TSO of the last merge"

@@ -14,8 +14,10 @@ from drainer.lake.control import MirrorVersion
 from drainer.lake.delta import txn_action
 from drainer.lake.mirror import Range, merge
 from drainer.lake.tables import Entry, Tables
+from drainer.sink.errors import Fenced
 
 _STOP_S: Final = 30.0
+_TRIES: Final = 5
 _log = get_logger(__name__)
 
 
@@ -54,7 +56,13 @@ class Merger:
         if mirror is None or merged_ts >= until_ts or tables.delta.committed(history, app) <= merged_ts:
             return None
         begin_s = time.monotonic()
-        merge(tables.delta, app, path, mirror, history, Range(merged_ts, until_ts))
+        for left in reversed(range(_TRIES)):
+            try:
+                merge(tables.delta, app, path, mirror, history, Range(merged_ts, until_ts))
+                break
+            except Fenced:  # OPTIMIZE may run beside us; another drainer not
+                if not left or tables.delta.committed(path, app) != merged_ts:
+                    raise
         crash_point("lake.merged")
         if tables.delta.committed(path, app) < until_ts:  # a statement without an effect commits nothing
             tables.delta.commit(path, [txn_action(app, until_ts)], app=app, after=merged_ts)

@@ -1,0 +1,125 @@
+"""When mirrors are merged, and what becomes of errors, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from drainer.lake.control import MirrorVersion
+from drainer.lake.merging import Merger
+from drainer.lake.mirror import Range
+from drainer.lake.tables import Entry
+from drainer.sink.errors import DestinationDown, Fenced
+
+A, B = Entry("s", "a", "s/a", 1, mirrored=True), Entry("s", "b", "s/b", 2, mirrored=True)
+
+
+class World:
+    """Tables in memory: `done`, up to where each is committed. `act`: what a merge does first."""
+
+    app = "app"
+
+    def __init__(self) -> None:
+        self.done = {"s/a": 10, "s/a__changes": 30, "s/b": 10, "s/b__changes": 30}
+        self.entries, self.until_ts = [A, B], 20
+        self.merged, self.recorded = list[tuple[str, Range]](), list[MirrorVersion]()
+        self.act: Callable[[], object] = lambda: None
+        self.delta: Any = self
+
+    def mirror_path(self, entry: Entry) -> str:
+        return entry.path
+
+    def history_path(self, entry: Entry) -> str:
+        return f"{entry.path}__changes"
+
+    def state(self, path: str) -> str:
+        return path
+
+    def committed(self, path: str, app: str) -> int:
+        return self.done[path]
+
+    def commit(self, path: str, actions: Any, *, app: str, after: int) -> None:
+        assert self.done[path] == after
+        self.done[path] = actions[0]["txn"]["version"]
+
+    def version(self, entry: Entry) -> int:
+        return self.done[entry.path] + 1000
+
+    def merge(self, delta: Any, app: str, path: str, mirror: str, history: str, of: Range) -> None:
+        self.merged.append((path, of))
+        self.act()
+
+    @contextmanager
+    def merger(self, interval_s: float = 1e6) -> Iterator[Merger]:
+        with mock.patch("drainer.lake.merging.merge", self.merge):
+            made = Merger(self, lambda: (self.entries, self.until_ts), self.recorded.extend, interval_s)  # type: ignore[arg-type]
+            yield made
+            made.close()
+
+
+def test_round_brings_every_mirror_to_the_position_and_says_so() -> None:
+    world = World()
+    world.done["s/b__changes"] = 10  # nothing is new
+    with world.merger() as merger:
+        merger.round()
+        merger.round()
+    assert world.merged == [("s/a", Range(10, 20))]
+    assert world.recorded == [MirrorVersion(20, "s/a", "s", "a", 1020)]
+    assert world.done["s/a"] == 20, "also if the statement had no effect"
+
+
+def test_mirror_that_a_ddl_changed_meanwhile_waits_for_the_next_round() -> None:
+    world = World()
+    due = [([A, B], 20), ([A, B], 20), ([A], 20)]
+    with world.merger() as merger, mock.patch.object(merger, "_due", side_effect=due):
+        merger.round()
+    assert [path for path, _ in world.merged] == ["s/a"]
+
+
+def test_merge_beside_another_writer_is_repeated_unless_that_merges_too() -> None:
+    world = World()
+    world.act = mock.Mock(side_effect=[Fenced("OPTIMIZE"), None, Fenced("OPTIMIZE"), None])
+    with world.merger() as merger:
+        merger.round()
+        assert [path for path, _ in world.merged] == ["s/a", "s/a", "s/b", "s/b"]
+
+        def another() -> None:
+            world.done["s/a"] = 21
+            raise Fenced("another drainer")
+
+        world.until_ts, world.act = 25, another
+        with pytest.raises(Fenced, match="another drainer"):
+            merger.round()
+        world.act = mock.Mock(side_effect=Fenced("it never ends"))
+        with pytest.raises(Fenced, match="never"):
+            merger.round()
+
+
+def test_error_of_the_thread_is_raised_by_the_next_batch_and_nothing_is_merged_any_more() -> None:
+    world, failed = World(), threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise DestinationDown("full")
+
+    world.act = fail
+    with world.merger(0.001) as merger:
+        assert failed.wait(10)
+        merger._thread.join(10)
+        with pytest.raises(DestinationDown, match="full"):
+            merger.raise_error()
+    assert len(world.merged) == 1
+
+
+def test_round_ends_between_two_mirrors_when_it_is_to_end() -> None:
+    world = World()
+    with world.merger() as merger:
+        world.act = merger.close
+        merger.round()
+        merger.raise_error()
+    assert [path for path, _ in world.merged] == ["s/a"]

@@ -94,7 +94,9 @@ def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history
             _merge_keyed(spark, mirror_path, pairs, mirror.key, changes)
         else:
             rows = spark.read.format("delta").load(str(mirror_path))
-            with_multiset(rows, changes, pairs).write.format("delta").mode("overwrite").save(str(mirror_path))
+            only_new = changes.where("before IS NOT NULL").isEmpty()
+            made = with_multiset(rows.limit(0) if only_new else rows, changes, pairs)
+            made.write.format("delta").mode("append" if only_new else "overwrite").save(str(mirror_path))
 
 
 def _merge_keyed(spark: SparkSession, path: Path, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:

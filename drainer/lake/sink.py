@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -134,10 +135,15 @@ class LakeSink:
             if step.job.type == ActionType.FLASHBACK_CLUSTER:
                 for mirror in self._mirrors()[0]:
                     raise _takes_rows(step, mirror.name)
-            # Tables may exchange their names, so all are looked up before one changes.
-            known = [self._registry.tables.get(_name_before(change)) for change in step.changes]
-            for change, entry in zip(step.changes, known, strict=True):
+            there = list(self._registry.tables.values())
+            # Tables may exchange their names, also over a third one. A TRUNCATE that is repeated may be known already.
+            known = {one.table_id: one for one in there}
+            for change in step.changes:
+                ids = [one.table_id for one in (change.before, change.after) if one is not None]
+                entry = next((known[one] for one in ids if one in known), None)
                 versions += self._changed(step, change, entry)
+                known |= {one.table_id: one for one in self._registry.tables.values() if one.table_id in ids}
+            versions += self._overwritten(there, step.commit_ts)
             self._move(self.commit_ts, step.commit_ts, step.job.schema_version, versions, done=step.job.id)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -203,8 +209,6 @@ class LakeSink:
     def _transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
         with self._control_lock, self._control.transaction(versions) as store:
             yield store
-            if self._epoch:
-                store.document.notes = self._registry.notes()
 
     def _move(
         self,
@@ -218,6 +222,7 @@ class LakeSink:
         """Store the position. `done`: the id of a job that has run."""
         with self._transaction(versions) as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+            store.document.notes = self._registry.notes()
             if done:
                 store.mark_job(JobMark(done, DONE, until_ts))
                 purge_old_jobs(store, done, until_ts)
@@ -245,11 +250,24 @@ class LakeSink:
     def _histories(self, infos: Mapping[TableName, TableInfo]) -> dict[TableName, HistoryTable]:
         """How rows of these tables are written. A table that was not created here has no mirror, because its earlier
         rows are not known."""
-        found = {}
+        found, there = {}, list(self._registry.tables.values())
         for name, info in infos.items():
-            entry = self._registry.tables.get(name) or self._registry.add(name, info.id, mirrored=False)
+            entry = self._registry.tables.get(name)
+            if entry is None or entry.table_id != info.id:
+                entry = self._registry.add(name, info.id, mirrored=False)
             found[name] = self._tables.history(entry, info)
+        if versions := self._overwritten(there, self.commit_ts):
+            self._record_versions(versions)
         return found
+
+    def _overwritten(self, there: Sequence[Entry], at_ts: int) -> list[MirrorVersion]:
+        """End the tables that were `there` and whose names other tables have now. Upstream gave them names that are not
+        replicated, so their rows are not known any more."""
+        left = {one.path for one in (*self._registry.tables.values(), *self._registry.dropped.values())}
+        lost = [one for one in there if one.path not in left]
+        for one in lost:
+            self._registry.drop(replace(one, mirrored=False), at_ts)
+        return [MirrorVersion(at_ts, one.path, *one.name, -1) for one in lost if one.mirrored]
 
     def _commit_histories(self, files: Sequence[tuple[TableName, File]], until_ts: int) -> None:
         """One commit for each table. Raises Fenced if another drainer has committed to one."""
@@ -283,20 +301,20 @@ class LakeSink:
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
         elif step.job.type in _TAKES_ROWS and known.mirrored:
             raise _takes_rows(step, name)
-        truncated = before is not None and step.job.type == ActionType.TRUNCATE_TABLE
+        truncated = before if step.job.type == ActionType.TRUNCATE_TABLE else None
         entry = self._registry.moved(known, name, after.table_id)
         was_info = before.info if before is not None else None
         was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
         versions: list[MirrorVersion] = []
-        same = was_info is not None and not truncated and name == known.name and not alters(was_info, after.info)
+        same = was_info is not None and truncated is None and name == known.name and not alters(was_info, after.info)
         changes = entry.mirrored and not same
         if changes:
             versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)
         crash_point("lake.history_defined")
         if changes:
-            if truncated:
-                self._truncate(known, entry, at_ts)
+            if truncated is not None:
+                self._truncate(replace(known, table_id=truncated.table_id), entry, at_ts)
             version = self._tables.define_mirror(entry, was_info, after.info, was, at_ts)
             if source is not None:
                 version = self._tables.restore(entry, source)
@@ -307,7 +325,8 @@ class LakeSink:
         """Delete all rows of a mirror. Which version has them is stored before, for FLASHBACK TABLE."""
         if known.table_id not in self._registry.dropped:
             self._registry.truncate(known, at_ts, self._tables.version(known))
-            with self._transaction():
+            with self._transaction() as store:
+                store.document.notes = self._registry.notes()
                 crash_point("lake.truncating")
         self._tables.truncate(entry, at_ts)
 
@@ -328,12 +347,6 @@ class LakeSink:
 def _infos(segment: ChangeSegment) -> dict[TableName, TableInfo]:
     """The tables that have changes in a segment."""
     return {(one.shape.schema, one.shape.table): one.codec.at.current for one in segment.changes}
-
-
-def _name_before(change: TableChange) -> TableName:
-    """The name of a table before a DDL; of one that is made, its name."""
-    table = change.before or change.after
-    return (table.schema, table.name) if table is not None else ("", "")
 
 
 def _takes_rows(step: Ddl, name: TableName) -> DdlFailed:

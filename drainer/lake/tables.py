@@ -71,8 +71,10 @@ class Registry:
         back = self.dropped.pop(table_id, None)
         if back is None or back.version >= 0:
             path = "/".join(map(path_of, name))
-            taken = {one.path for one in (*self.tables.values(), *self.dropped.values())}
-            made = Entry(*name, path if path not in taken else f"{path}-{table_id}", table_id, mirrored)
+            taken = [one.path for one in (*self.tables.values(), *self.dropped.values())]
+            taken += [f"{one}{CHANGES}" for one in taken]  # another table may have this name
+            is_free = path not in taken and f"{path}{CHANGES}" not in taken
+            made = Entry(*name, path if is_free else f"{path}-{table_id}", table_id, mirrored)
         else:
             made = replace(back, schema=name[0], table=name[1], dropped_ts=0)
         self.tables[name] = made

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from binlog.cluster import tso
 from binlog.errors import DecodeError
@@ -59,12 +60,14 @@ def arrow_type(name: str) -> Any:
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
     """Where and how rows of a table are written. Picklable. `committed_ts`: the history has the changes up to there;
-    `zero_dates_fail`: raise for dates that Spark cannot hold."""
+    `zero_dates_fail`: raise for dates that Spark cannot hold; `key`: ids of the mirror's key, in which NULL stands for
+    0000-00-00 alone: for others it raises, because they would become one row."""
 
     directory: Path
     fields: tuple[Field, ...]
     committed_ts: int = -1
     zero_dates_fail: bool = False
+    key: tuple[int, ...] = ()
 
     def schema(self) -> Any:
         """The Arrow schema of its files, with physical names."""
@@ -105,8 +108,12 @@ class HistoryTable:
                 arrays.append(pa.nulls(len(changes), of.type))
                 continue
             where = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{field.name}`"
-            convert = partial(_converted, changes.column_types[place], of.type, self.zero_dates_fail)
-            arrays.append(converted(where, changes.commit_ts, convert, image[place]))
+            kind, array, fails = changes.column_types[place], image[place], self.zero_dates_fail
+            if field.column_id in self.key and kind.type_class in (TypeClass.DATE, TypeClass.DATETIME) and not fails:
+                where, fails = f"{where}, of the key of a mirror", True
+                array = pc.if_else(pc.equal(array, 0), pa.scalar(None, array.type), array)
+            convert = partial(_converted, kind, of.type, fails)
+            arrays.append(converted(where, changes.commit_ts, convert, array))
         return pa.StructArray.from_arrays(arrays, fields=list(wanted))
 
 

@@ -150,7 +150,8 @@ class Tables:
             settings = {**state.settings, ROLE: HISTORY}
             self.delta.commit(path, [schema_action(state.table_id, history_schema(fields), last, settings)])
         committed_ts = self.delta.committed(path, self.app)
-        self._histories[entry.path] = HistoryTable(path, fields, committed_ts, self.zero_dates_fail)
+        key = key_of(info) if entry.mirrored else ()
+        self._histories[entry.path] = HistoryTable(path, fields, committed_ts, self.zero_dates_fail, key)
 
     def define_mirror(
         self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int], commit_ts: int

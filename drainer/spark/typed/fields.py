@@ -4,7 +4,7 @@ and the errors of its rows. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from binlog.errors import BinlogError
@@ -84,6 +84,15 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
     index = handle_index(info) if len(tables) == 1 else None
     key = tuple(column.name for column in info.index_columns(index)) if index is not None else ()
     return Fields(tuple(names), tuple(types), columns, key if {*key} <= {*names} else ())
+
+
+def identifies(key: Sequence[str], info: TableInfo) -> bool:
+    """Return whether a unique key of the table has no other columns than these, and no NULL."""
+    names = {name.lower() for name in key}
+    return any(
+        all(c.name.lower() in names and (c.is_not_null or index.primary) for c in info.index_columns(index))
+        for index in info.unique_indexes()
+    )
 
 
 def changelog_schema(fields: Fields) -> StructType:
@@ -166,6 +175,16 @@ class ValueUnfit(BinlogError):
             f"table {table}, row of commit_ts {commit_ts}: column {column} had another type then, and {why}. With "
             f"schema-changes = collect it is NULL, and its text is in the column added; or start after this "
             f"commit_ts with start-ts"
+        )
+
+
+class KeyUnfit(BinlogError):
+    """The key of a row of the shape "changelog" is not shown as it is, so that rows cannot be told apart by it."""
+
+    def __init__(self, table: str, column: str, why: str, commit_ts: int) -> None:
+        super().__init__(
+            f"table {table}, row of commit_ts {commit_ts}: column {column} of the key {why}, so rows cannot be told "
+            f"apart by it. Read with shape = images, or start after this commit_ts with start-ts"
         )
 
 

@@ -30,7 +30,7 @@ from drainer.row.rules import RowRules, mapped, mask_function
 from drainer.schema.history.base import Name, Watched
 from drainer.schema.rules import ColumnRule, Mask, MaskKind
 from drainer.schema.view import TableAt
-from drainer.spark.typed.fields import ADDED, AFTER, Reading, SchemaChanged, ValueUnfit
+from drainer.spark.typed.fields import ADDED, AFTER, KeyUnfit, Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.types import ConvertColumn, column_converter, spark_type, text_of
 
 # Rows that are decoded one by one become arrays after at most so many: until then their values take several times as
@@ -131,9 +131,12 @@ class RowReader:
             self._differences = _without_left_out(self._differences, table_id, reading)
         fails = reading.zero_dates_fail
         fields = []
+        self._unfit_key = ""  # the column of the key that has another mask by its name in the rows
         for column, field in zip(columns, self._image_fields, strict=True):
             written = [] if column is None or rule is None else _written(column, info, reading.watched, table_id)
             mask = None if column is None else self._mask_of(column, *written)
+            if column is not None and mask != self._mask_of(column) and column.name in reading.fields.key:
+                self._unfit_key = column.name if reading.changelog else ""
             shown = None if _is_left_out(rule, left_out, written) else column
             fields.append(_field(shown, field.type, column_indexes, is_changed, mask, zero_dates_fail=fails))
         self._fields = tuple(fields)
@@ -145,6 +148,9 @@ class RowReader:
         any of them."""
         if self._differences.what and not self._collect:
             raise SchemaChanged(".".join(self._name), self._differences.what, int(rows.commit_ts[0]))
+        if self._unfit_key:
+            why = "is masked by its former name only"
+            raise KeyUnfit(".".join(self._name), self._unfit_key, why, int(rows.commit_ts[0]))
         together = self._together if len(rows) >= together_min else None
         if together is not None:
             every = together.targets

@@ -16,7 +16,16 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.changes.scan import Rows, scan_all
 from drainer.changes.vector import Ints, Mask
-from drainer.spark.typed.fields import AFTER, BEFORE, CHANGELOG, Reading, SchemaChanged, change_schema
+from drainer.spark.typed.fields import (
+    AFTER,
+    BEFORE,
+    CHANGELOG,
+    KeyUnfit,
+    Reading,
+    SchemaChanged,
+    change_schema,
+    identifies,
+)
 from drainer.spark.typed.row_reader import Part, RowReader
 
 BATCH_TRANSACTIONS = 10_000
@@ -106,6 +115,9 @@ class Changes:
             if was is not None and version > reading.begin_version and not reading.collect:
                 raise SchemaChanged(".".join(was), "it was renamed", commit_ts)
             return None
+        key = reading.fields.key if reading.changelog and version > reading.begin_version else ()
+        if key and not identifies(key, written.info):
+            raise SchemaChanged(".".join(written.name), "its key was changed", commit_ts)
         name = self._names.get((written.name[0].lower(), written.name[1].lower()))
         return None if name is None else RowReader(name, table_id, version, written.info, reading, self.schema)
 
@@ -180,7 +192,13 @@ def changelog(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     at = at[images.is_valid().to_numpy(zero_copy_only=False)[at]]
     row, is_new = at % max(count, 1), at >= count
     if key:
-        kept, olds, news = _net(images.take(pa.array(at)), batch.column("commit_ts").to_numpy()[row], is_new, key)
+        told, commit_ts = images.take(pa.array(at)), batch.column("commit_ts").to_numpy()[row]
+        for name in key:
+            null = np.flatnonzero(pc.struct_field(told, name).is_null())
+            if len(null):  # a date that Spark cannot hold, or a column that was left out under its former name
+                table = ".".join(batch.column(part)[int(row[null[0]])].as_py() for part in ("schema", "table"))
+                raise KeyUnfit(table, name, "is NULL", int(commit_ts[null[0]]))
+        kept, olds, news = _net(told, commit_ts, is_new, key)
     else:
         olds = np.flatnonzero(row[1:] == row[:-1])
         kept, news = np.arange(len(at)), olds + 1

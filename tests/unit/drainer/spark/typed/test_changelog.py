@@ -9,16 +9,27 @@ from typing import Any
 
 import pytest
 from binlog.runtime.security import Security
+from binlog.tidb.datum import Uint
 from binlog.tidb.table import TableInfo
-from binlog.tidb.types import Flag
+from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.pumps.watermark import PumpRange
 from drainer.row.transaction import scan
+from drainer.schema.filter import Wildcards
+from drainer.schema.rules import ColumnRule, Mask, MaskKind, Rules
 from drainer.spark.typed import reader
 from drainer.spark.typed import rows as rows_module
-from drainer.spark.typed.fields import Reading, TablesUnfit, changelog_schema, fields_of
+from drainer.spark.typed.fields import (
+    KeyUnfit,
+    Reading,
+    SchemaChanged,
+    StreamRules,
+    TablesUnfit,
+    changelog_schema,
+    fields_of,
+)
 from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction
 from tests.unit.drainer.spark.typed.test_rows import NAME, watched_of
@@ -188,3 +199,52 @@ def test_changes_of_a_commit_in_several_binlogs_are_put_together(monkeypatch: py
     part = PumpRange("a", "a:1", True, 0, BEGIN_TS)
     (batch,) = reader.read_changes(reader.ChangesTask((part,), 1, Security(), reading))
     assert [kind for kind, _ in told(batch.to_pylist())] == ["update_preimage", "update_postimage"]
+
+
+def test_key_that_is_null_is_refused_because_keys_could_not_be_told_apart() -> None:
+    """The dates 0000-00-00 and 2024-00-00 are NULL in Spark."""
+    info = table(
+        [("day", replace(FieldType(Tp.DATE), flag=int(Flag.NOT_NULL))), ("v", INT)],
+        unique={"PRIMARY": ["day"]},
+        name="orders",
+    )
+    changes = Changes(Reading(watched_of(info), fields_of({NAME: info}), 1, changelog=True))
+    changes.add(transaction([(info, ("insert", {}, {1: Uint(0), 2: 1}))], commit_ts=BEGIN_TS))
+    with pytest.raises(
+        KeyUnfit, match=rf"table shop.orders, row of commit_ts {BEGIN_TS}: column day of the key is NULL"
+    ):
+        changes.batch()
+
+
+@pytest.mark.parametrize(("unique", "fails"), [(["b"], True), (["a", "b"], True), (["a"], False), ([], True)])
+def test_other_key_since_the_start_of_the_query_ends_it(unique: list[str], fails: bool) -> None:
+    before = replace(BOTH, indexes=tuple(replace(one, columns=one.columns[:1]) for one in BOTH.indexes))
+    later = table(NOT_NULL, unique={"u": unique} if unique else {}, name="orders")
+    payload = transaction([(later, ("insert", {}, {1: 1, 2: b"x", 3: 1}))], commit_ts=BEGIN_TS, version=2)
+    fields = fields_of({NAME: before})
+    assert fields.key == ("a",)
+    for shape in (False, True):
+        changes = Changes(Reading(watched_of(before, later), fields, 1, changelog=shape))
+        changes.add(payload)
+        if fails and shape:
+            with pytest.raises(SchemaChanged, match=r"table shop.orders: its key was changed since"):
+                changes.batch()
+        else:
+            assert len(changes.batch()) == 1
+
+
+@pytest.mark.parametrize("mask", [Mask(MaskKind.HASH, "k"), Mask(MaskKind.CONSTANT, "-"), None])
+def test_key_that_a_rule_changes_under_its_former_name_is_refused(mask: Mask | None) -> None:
+    wide = replace(TEXT, flag=int(Flag.NOT_NULL))
+    older = table([("a", INT), ("was", wide)], name="orders")
+    later = table([("a", INT), ("now", wide)], unique={"u": ["now"]}, name="orders")
+    rule = (
+        ColumnRule("columns", Wildcards("shop"), masks=(("was", mask),))
+        if mask
+        else ColumnRule("columns", Wildcards("shop"), ("was",))
+    )
+    rules = StreamRules(Rules((), [rule]))
+    changes = Changes(Reading(watched_of(older, later), fields_of({NAME: later}), 2, rules=rules, changelog=True))
+    changes.add(transaction([(older, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS))
+    with pytest.raises(KeyUnfit, match=rf"table shop.orders, row of commit_ts {BEGIN_TS}: column now of the key"):
+        changes.batch()

@@ -169,7 +169,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target_ts = self._connected().survey_everything(self._options.start_ts, BatchLimits(1)).ts
+        watermark = self._connected().survey_everything(self._options.start_ts, BatchLimits(1))
+        self._target_ts = self._newest_ts = watermark.ts
 
     @one_line_errors
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -50,8 +50,8 @@ class Orders:
 
     def __init__(self, seed: int) -> None:
         self._chance, self._ts = random.Random(seed), 10
-        self.rows: dict[int, int] = {}
-        self.versions: list[tuple[int, int, int, int | None]] = []
+        self.rows: dict[int, int | None] = {}
+        self.versions: list[tuple[int, int | None, int, int | None]] = []
 
     def transactions(self, count: int) -> Iterator[bytes]:
         for _ in range(count):
@@ -59,10 +59,11 @@ class Orders:
             before, changes = dict(self.rows), list[Any]()
             if len(self.rows) > 1 and self._chance.random() < 0.3:  # two keys are exchanged
                 one, other = self._chance.sample(sorted(self.rows), 2)
-                self._update(changes, one, other, before[one])
-                self._update(changes, other, one, before[other])
-                self.rows |= {one: before[other], other: before[one]}
-            id_, price = self._chance.randrange(12), self._chance.randrange(5)
+                if before[one] != before[other]:
+                    self._update(changes, one, other, before[one])
+                    self._update(changes, other, one, before[other])
+                    self.rows |= {one: before[other], other: before[one]}
+            id_, price = self._chance.randrange(12), self._chance.choice((None, 0, 1, 2, 3))
             if not changes:
                 if id_ not in before:
                     changes.append((INFO, ("insert", {}, {1: id_, 2: price})))
@@ -77,10 +78,10 @@ class Orders:
             yield transaction(changes, commit_ts=ts(self._ts), start_ts=ts(self._ts) - 1, version=2)
 
     @staticmethod
-    def _update(changes: list[Any], old: int, new: int, price: int) -> None:
+    def _update(changes: list[Any], old: int, new: int, price: int | None) -> None:
         changes.append((INFO, ("update", {1: old, 2: price}, {1: new, 2: price})))
 
-    def _note(self, before: dict[int, int], touched: set[Any]) -> None:
+    def _note(self, before: dict[int, int | None], touched: set[Any]) -> None:
         at = ts(self._ts)
         self.versions = [(*one[:3], at) if one[3] is None and one[0] in touched else one for one in self.versions]
         self.versions += [(id_, self.rows[id_], at, None) for id_ in sorted(touched) if id_ in self.rows]
@@ -143,7 +144,7 @@ def test_state_of_each_order_counts_its_changes_of_price(delta: Any, stubs: Stub
     orders = Orders(3)
     newest: dict[int, int] = {}
     run(RECIPES["state"], delta, stubs, tmp_path, orders, newest.__setitem__)
-    prices: dict[int, list[int]] = {}
+    prices: dict[int, list[int | None]] = {}
     for id_, price, *_ in orders.versions:
         prices.setdefault(id_, []).append(price)
     assert newest == {id_: sum(a != b for a, b in pairwise(of)) for id_, of in prices.items()}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from binlog.errors import ConfigError
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from drainer.pumps.go_pump import cut, received
 from drainer.pumps.watermark import BatchLimits, PumpMark, Watermark
+from drainer.spark.source import stream
 from drainer.spark.source.data_source import SourceOptions
 from drainer.spark.source.stream import caught_up
 
@@ -55,6 +58,17 @@ async def test_bounded_query_does_not_wait_for_pumps_with_watermark() -> None:
         raise AssertionError("it waits")
 
     assert (await caught_up(survey, pause, enough_ts=90)).ts == 10
+
+
+def test_offset_that_query_of_available_rows_reports_is_that_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started again from a checkpoint that has reached the target, it plans no micro-batch."""
+    pumps = SimpleNamespace(survey_everything=lambda *_: Watermark(100, (OURS,)))
+    monkeypatch.setattr(stream.StreamReader, "_connected", lambda _: pumps)
+    reader = stream.StreamReader(SourceOptions.parse({"pd-urls": "http://x"}))
+    assert reader.reportLatestOffset() is None
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset({"commit_ts": 100}, ReadAllAvailable()) == {"commit_ts": 100}
+    assert reader.reportLatestOffset() == {"commit_ts": 100}
 
 
 # Options of the data source: every refusal names the option.

@@ -190,13 +190,13 @@ def changelog(batch: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     images = pa.concat_arrays([batch.column(BEFORE), batch.column(AFTER)])
     at = np.arange(2 * count).reshape(2, count).T.ravel()  # in `images`: by change, the old image first
     at = at[images.is_valid().to_numpy(zero_copy_only=False)[at]]
-    row, is_new = at % max(count, 1), at >= count
+    row, is_new = at % count, at >= count
     if key:
         told, commit_ts = images.take(pa.array(at)), batch.column("commit_ts").to_numpy()[row]
         for name in key:
             null = np.flatnonzero(pc.struct_field(told, name).is_null())
             if len(null):  # a date that Spark cannot hold, or a column that was left out under its former name
-                table = ".".join(batch.column(part)[int(row[null[0]])].as_py() for part in ("schema", "table"))
+                table = ".".join(batch.column(part)[0].as_py() for part in ("schema", "table"))
                 raise KeyUnfit(table, name, "is NULL", int(commit_ts[null[0]]))
         kept, olds, news = _net(told, commit_ts, is_new, key)
     else:
@@ -235,7 +235,7 @@ def _net(images: Any, commit_ts: Ints, is_new: Mask, key: Sequence[str]) -> tupl
 
     passing = followed(first_is_new=True)  # the transaction wrote and removed them
     alone = np.bincount(group)[group[order[passing]]] == 2
-    # Two rows that exchange their keys: the new one of a key may come first.
+    # Of two rows that exchange their keys the new one of a key may come first. Longer chains are of one row.
     exchanged = [n for n in passing[alone].tolist() if images[chosen[order[n]]] != images[chosen[order[n + 1]]]]
     for n in exchanged:
         order[[n, n + 1]] = order[[n + 1, n]]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from drainer.pumps.watermark import PumpRange
 from drainer.row.transaction import scan
-from drainer.schema.filter import Wildcards
+from drainer.schema.filter import EventFilter, EventRule, Wildcards
 from drainer.schema.rules import ColumnRule, Mask, MaskKind, Rules
 from drainer.spark.typed import reader
 from drainer.spark.typed import rows as rows_module
@@ -209,20 +209,35 @@ def test_key_that_is_null_is_refused_because_keys_could_not_be_told_apart() -> N
         name="orders",
     )
     changes = Changes(Reading(watched_of(info), fields_of({NAME: info}), 1, changelog=True))
-    changes.add(transaction([(info, ("insert", {}, {1: Uint(0), 2: 1}))], commit_ts=BEGIN_TS))
+    for number, value in enumerate(
+        (Uint(2024 * 13 + 1 << 46 | 1 << 41), Uint(0)), BEGIN_TS - 1
+    ):  # 2024-01-01 is a date
+        changes.add(transaction([(info, ("insert", {}, {1: value, 2: 1}))], commit_ts=number))
     with pytest.raises(
         KeyUnfit, match=rf"table shop.orders, row of commit_ts {BEGIN_TS}: column day of the key is NULL"
     ):
         changes.batch()
 
 
-@pytest.mark.parametrize(("unique", "fails"), [(["b"], True), (["a", "b"], True), (["a"], False), ([], True)])
-def test_other_key_since_the_start_of_the_query_ends_it(unique: list[str], fails: bool) -> None:
-    before = replace(BOTH, indexes=tuple(replace(one, columns=one.columns[:1]) for one in BOTH.indexes))
-    later = table(NOT_NULL, unique={"u": unique} if unique else {}, name="orders")
+@pytest.mark.parametrize(
+    ("columns", "unique", "fails"),
+    [
+        (NOT_NULL, {"u": ["b"]}, True),
+        (NOT_NULL, {"u": ["a", "b"]}, True),
+        (NOT_NULL, {}, True),
+        ([("a", INT), *NOT_NULL[1:]], {"u": ["a"]}, True),
+        ([("a", INT), *NOT_NULL[1:]], {"PRIMARY": ["a"]}, False),  # an old TableInfo
+        (NOT_NULL, {"u": ["a"]}, False),
+    ],
+)
+def test_other_key_since_the_start_of_the_query_ends_it(
+    columns: Any, unique: dict[str, list[str]], fails: bool
+) -> None:
+    before = table([("A", NOT_NULL[0][1]), *NOT_NULL[1:]], unique={"PRIMARY": ["A"]}, name="orders")
+    later = table(columns, unique=unique, name="orders")
     payload = transaction([(later, ("insert", {}, {1: 1, 2: b"x", 3: 1}))], commit_ts=BEGIN_TS, version=2)
     fields = fields_of({NAME: before})
-    assert fields.key == ("a",)
+    assert fields.key == ("A",)
     for shape in (False, True):
         changes = Changes(Reading(watched_of(before, later), fields, 1, changelog=shape))
         changes.add(payload)
@@ -248,3 +263,17 @@ def test_key_that_a_rule_changes_under_its_former_name_is_refused(mask: Mask | N
     changes.add(transaction([(older, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS))
     with pytest.raises(KeyUnfit, match=rf"table shop.orders, row of commit_ts {BEGIN_TS}: column now of the key"):
         changes.batch()
+    keyed = table([("a", INT), ("now", wide)], handle="a", name="orders")
+    for info, shape in ((later, False), (keyed, True)):  # where it is no key
+        changes = Changes(Reading(watched_of(older, info), fields_of({NAME: info}), 2, rules=rules, changelog=shape))
+        changes.add(transaction([(older, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS))
+        assert len(changes.batch()) == 1
+
+
+def test_of_a_key_whose_updates_are_left_out_the_last_row_is_told() -> None:
+    rules = StreamRules(events=EventFilter((EventRule.create(Wildcards("shop"), ["update"], [], owner=""),)))
+    one, two = {1: 1, 2: b"x", 3: 1}, {1: 1, 2: b"x", 3: 2}
+    steps: Any = [("insert", {}, one), ("update", one, two), ("delete", two, {}), ("insert", {}, one)]
+    changes = Changes(Reading(watched_of(SINGLE), fields_of({NAME: SINGLE}), 1, rules=rules, changelog=True))
+    changes.add(transaction([(SINGLE, step) for step in steps], commit_ts=BEGIN_TS))
+    assert told(changes.batch().to_pylist()) == [("insert", (1, "x", 1))]

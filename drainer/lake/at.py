@@ -22,7 +22,7 @@ from drainer.lake.delta import Delta, TableState
 from drainer.lake.fields import quoted
 from drainer.lake.mirror import Range, column_pairs, last_images, same_key, with_multiset
 from drainer.lake.tables import CHANGES
-from drainer.sink.base import TableName
+from drainer.sink.base import TableLoad, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -68,7 +68,10 @@ def _position(delta: Delta, root: Path, changefeed: str) -> int:
     _, text = delta.domain(control_path(root, changefeed), DOMAIN)
     if text is None:
         raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
-    return int(json.loads(text)["position"]["commit_ts"])
+    body = json.loads(text)
+    if any(not TableLoad(**one).is_complete for one in body.get("loads", ())):
+        raise NotThere(f"{root}: its first load is not complete")
+    return int(body["position"]["commit_ts"])
 
 
 def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) -> DataFrame:

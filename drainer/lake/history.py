@@ -36,6 +36,7 @@ from drainer.spark.typed.types import column_converter
 
 _SLOT_MS: Final = 64  # changes of so many ms of commit_ts are in one slot
 _ROW_GROUP_ROWS: Final = 1 << 17
+_PLACE_MAX: Final = (1 << 31) - 1  # places of a first load are wider: FirstLoad
 _TYPES: Final[Mapping[str, Any]] = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -92,7 +93,7 @@ class HistoryTable:
             pa.array(commit_ts),
             pa.array((commit_ts >> tso.LOGICAL_BITS) * 1000).cast(schema.field("commit_time").type),
             pa.array(changes.start_ts.astype(np.int64)),
-            pa.array(changes.sequence.astype(np.int32)),
+            pa.array((changes.sequence & _PLACE_MAX).astype(np.int32)),
         ]
         for name, image in ((BEFORE, changes.old), (AFTER, changes.new)):
             wanted = schema.field(name).type

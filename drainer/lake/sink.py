@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -48,7 +48,7 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.document_position import DocumentPositionStore, lock
-from drainer.sink.errors import DdlFailed
+from drainer.sink.errors import DdlFailed, DestinationRefused, PositionMoved
 from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
 from drainer.sink.settings import SyncerSettings
 
@@ -84,6 +84,7 @@ class LakeSink:
         self._merger: Merger | None = None
         self._view: SchemaView | None = None
         self._epoch = 0
+        self._is_loading = False
         self.commit_ts = 0
 
     @property
@@ -92,8 +93,6 @@ class LakeSink:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         assert self.session is not None, "the session comes first"
-        if first.loads:
-            raise ConfigError("db-type delta: there is no first load into a lake yet; begin with initial-commit-ts = 0")
         self._lock = lock(control_path(self._directory, identity.changefeed))
         try:
             session = self.session()
@@ -106,6 +105,7 @@ class LakeSink:
                 self._registry = Registry(store.document.notes)
                 there = list(self._registry.tables)
                 self._epoch, position = take_over(store, identity.node_id, initial_ts, first, there)
+                self._is_loading = store.document.is_loading
             self.commit_ts = position.commit_ts
             merging = Tables(Delta(session, delta), self._directory, app, *flags)
             interval_s = self._to.merge_interval / timedelta(seconds=1)
@@ -121,11 +121,17 @@ class LakeSink:
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
         """All pieces become visible with one commit for each table."""
         self._check(pieces.after_ts, pieces.until_ts)
+        entry = None if pieces.loaded is None else self._entry_to_load(pieces.loaded)
         files: list[tuple[TableName, File]] = []
         for segment in pieces.works():
             files += write(segment, self._histories(_infos(segment)), str(pieces.until_ts))
-        self._commit_histories(files, pieces.until_ts)
-        self._move(pieces.after_ts, pieces.until_ts, schema_version)
+        if entry is None or pieces.loaded is None:
+            self._commit_histories(files, pieces.until_ts)
+            self._move(pieces.after_ts, pieces.until_ts, schema_version)
+        else:
+            crash_point("lake.range_written")
+            self._tables.add_range(entry, pieces.loaded[-1], [file.action() for _, file in files])
+            crash_point("lake.range_committed")
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         """Histories and mirrors get the tables' columns. What was written before is merged into a mirror first."""
@@ -144,6 +150,8 @@ class LakeSink:
                 versions += self._changed(step, change, entry)
                 known |= {one.table_id: one for one in self._registry.tables.values() if one.table_id in ids}
             versions += self._overwritten(there, step.commit_ts)
+            if self._is_loading:  # an empty mirror is not upstream's state
+                versions = []
             self._move(self.commit_ts, step.commit_ts, step.job.schema_version, versions, done=step.job.id)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -156,10 +164,29 @@ class LakeSink:
             return store.job(job_id) is not None
 
     def loads(self) -> list[TableLoad]:
-        return []
+        """Each history records how many ranges it has, in the commit of their rows; the control table all the rest."""
+        with self._transaction() as store:
+            stored = store.loads()
+        known = {one.table_id: one for one in self._registry.tables.values()}
+        return [
+            replace(one, loaded=max(one.loaded, self._tables.ranges(known[one.table_id])))
+            if one.table_id in known and not one.is_complete
+            else one
+            for one in stored
+        ]
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
-        raise NotImplementedError("open() refuses a first load")
+        """With the last load the rows are merged into the mirrors."""
+        versions: list[MirrorVersion] = []
+        with self._merging().lock:
+            before = self.loads()
+            with self._transaction(versions) as store:
+                store.put_loads(self._epoch, loads, done)
+                if self._is_loading and not store.document.is_loading:
+                    versions += self._loaded({one.table_id for one in before if not one.is_complete})
+                    store.document.notes = self._registry.notes()
+                    crash_point("lake.load_merged")
+            self._is_loading = store.document.is_loading
 
     def check_tables(self, view: SchemaView) -> None:
         """Raise ConfigError for a column that a lake has no type for, and for merged tables."""
@@ -269,6 +296,31 @@ class LakeSink:
             self._registry.drop(replace(one, mirrored=False), at_ts)
         return [MirrorVersion(at_ts, one.path, *one.name, -1) for one in lost if one.mirrored]
 
+    def _entry_to_load(self, loaded: tuple[int, int, int]) -> Entry:
+        """The table of a range, which must be the next one of its load."""
+        table_id, _, number = loaded
+        entry = next((one for one in self._registry.tables.values() if one.table_id == table_id), None)
+        if entry is None:
+            raise DestinationRefused(f"{self.name}: table {table_id} was not created; leave it out of the changefeed")
+        if self._tables.ranges(entry) != number:
+            raise PositionMoved(f"{self.name}: range {number} of {'.'.join(entry.name)} is not the next of its load")
+        return entry
+
+    def _loaded(self, unfinished: Collection[int]) -> list[MirrorVersion]:
+        """Merge the rows of a first load into the mirrors, which have upstream's state at the position then; return
+        their versions. `unfinished`: tables that upstream has dropped meanwhile, or that are not replicated any
+        more."""
+        found: list[MirrorVersion] = []
+        for entry in self._mirrors()[0]:
+            if entry.table_id in unfinished:
+                self._registry.tables[entry.name] = replace(entry, mirrored=False)
+                continue
+            self._tables.end_load(entry, self.commit_ts)
+            crash_point("lake.load_ended")
+            made = MirrorVersion(self.commit_ts, entry.path, *entry.name, self._tables.version(entry))
+            found += self._merged(entry) or [made]
+        return found
+
     def _commit_histories(self, files: Sequence[tuple[TableName, File]], until_ts: int) -> None:
         """One commit for each table. Raises Fenced if another drainer has committed to one."""
         by_table: dict[TableName, list[File]] = {}
@@ -299,6 +351,8 @@ class LakeSink:
         if known is None:
             self._refuse_lost(step, name, after.table_id)
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
+            if self._is_loading:
+                self._tables.refuse_rows(known)
         elif step.job.type in _TAKES_ROWS and known.mirrored:
             raise _takes_rows(step, name)
         truncated = before if step.job.type == ActionType.TRUNCATE_TABLE else None

@@ -140,6 +140,38 @@ class Tables:
         """Its history has the changes up to `until_ts`."""
         self._histories[entry.path] = replace(self._histories[entry.path], committed_ts=until_ts)
 
+    @property
+    def _load_app(self) -> str:
+        return f"{self.app}/load"
+
+    def ranges(self, entry: Entry) -> int:
+        """How many ranges of its first load its history has."""
+        return max(self.delta.committed(self.history_path(entry), self._load_app), 0)
+
+    def add_range(self, entry: Entry, number: int, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Commit the next range of a first load to its history, once. Raises Fenced."""
+        app = self._load_app
+        made = [txn_action(app, number + 1), *actions]
+        self.delta.commit(self.history_path(entry), made, app=app, after=number or -1)
+
+    def end_load(self, entry: Entry, until_ts: int) -> None:
+        """Its history has all rows of a first load, as upstream has them at `until_ts`. May be repeated."""
+        path = self.history_path(entry)
+        committed_ts = self.delta.committed(path, self.app)
+        if committed_ts < until_ts:
+            self.delta.commit(path, [txn_action(self.app, until_ts)], app=self.app, after=committed_ts)
+        self._histories.pop(entry.path, None)
+
+    def refuse_rows(self, entry: Entry) -> None:
+        """Raise DestinationRefused if a table of a first load has rows of an earlier position already."""
+        mirror, history = self.mirror_path(entry), self.history_path(entry)
+        if self.delta.state(history) is None:
+            has_rows = self.delta.state(mirror) is not None
+        else:
+            has_rows = any(self.delta.committed(history, app) >= 0 for app in (self.app, self._load_app))
+        if has_rows:
+            raise DestinationRefused(f"{mirror} is from before this first load: move it and {history} away")
+
     def define_history(self, entry: Entry, info: TableInfo, was: Mapping[int, int]) -> None:
         """Make the history, or give it the table's columns. `was`: see `evolved`. May be repeated."""
         path = self.history_path(entry)

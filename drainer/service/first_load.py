@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from drainer.apply.fold_order import PackedView
-from drainer.apply.progress import LoadProgress
+from drainer.apply.progress import LoadProgress, Stopped
 from drainer.config import Config
 from drainer.ranges.load import FirstLoad, LoadTask
 from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
-from drainer.service.on_spark import distribute
+from drainer.service.on_spark import distribute, spark_for
 from drainer.service.registration import DrainerNode
 from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
 from drainer.sink.errors import DestinationDown, DestinationRefused
@@ -71,7 +71,7 @@ async def load(
     sink.interrupt()
     try:
         return await asyncio.wait_for(loading, STOP_S)
-    except (TimeoutError, DestinationDown):  # it was waiting for etcd, PD or the destination
+    except (TimeoutError, DestinationDown, Stopped):  # it was waiting for etcd, PD, Spark or the destination
         return False
 
 
@@ -113,6 +113,7 @@ async def _load(
     server, security = server_of(config.upstream), config.security.security()
     whole = False
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(spark_for(config, sink, opening, halted))
         etcd = connect_etcd(config.pd_urls, security)
         stack.push_async_callback(etcd.close)
         identity = Identity(await cluster_id(etcd, config, security), config.changefeed, config.identity())

@@ -14,7 +14,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.progress import LoadProgress, Stopped
 from drainer.config import Config
-from drainer.sink.base import AnySink, TableLoad
+from drainer.sink.base import AnySink, TableLoad, UsesSpark
 from drainer.sink.errors import Fenced
 from drainer.spark.startup.jvm_launch import Opening, opened
 
@@ -38,6 +38,18 @@ def spark_session(config: Config, stop: threading.Event, opening: Opening | None
         return
     with opened(config, "spark-tasks.log", stop.is_set) as own:
         yield own.session()
+
+
+@contextlib.contextmanager
+def spark_for(config: Config, sink: AnySink, opening: Opening | None, stop: threading.Event) -> Iterator[None]:
+    """Give a sink that works in Spark's session the one of `opening`, or one of its own while inside, as
+    `spark_session` does."""
+    if not isinstance(sink, UsesSpark):
+        yield
+        return
+    with contextlib.nullcontext(opening) if opening else opened(config, "spark-tasks.log", stop.is_set) as given:
+        sink.session, given.before_close = given.session, sink.release
+        yield
 
 
 def on_executors(

@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120
 
 STORY = Story(7)
 EDGES = [*sorted(STORY.states)[2:-1:4], max(STORY.states)]
-MODULES = [f"drainer.lake.{name}" for name in ("control", "history", "merging", "sink", "tables")]
+MODULES = [
+    f"drainer.{name}"
+    for name in ("lake.control", "lake.history", "lake.merging", "lake.sink", "lake.tables", "ranges.load")
+]
 
 
 @pytest.fixture(scope="module")

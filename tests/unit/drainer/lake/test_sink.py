@@ -16,13 +16,15 @@ import pytest
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.work import Pieces
 from drainer.lake.control import MirrorVersion
 from drainer.lake.section import LakeSection
 from drainer.lake.sink import LakeSink
 from drainer.lake.tables import Entry, Registry
 from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.sink.base import NO_QUESTION, SCHEMA_ID, FirstStart, TableLoad
 from drainer.sink.document_position import Document, DocumentPositionStore
-from drainer.sink.errors import DestinationDown
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from tests.support.change_replay import WHO
 from tests.support.row_case import INT, table
 from tests.support.schema_case import job
@@ -33,10 +35,11 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.document, self.versions, self.ts, self.fails = Document(), list[MirrorVersion](), 0, False
+        self.loaded = dict[int, int]()
         self._directory = directory
         self.open()
 
-    def open(self) -> None:
+    def open(self, first: FirstStart = NO_QUESTION) -> None:
         self.sink = LakeSink(LakeSection(dir=str(self._directory)))
         self.sink.session = mock.Mock()
         merger = SimpleNamespace(lock=Lock(), merge=lambda *_: None, raise_error=lambda: None, close=lambda: None)
@@ -49,7 +52,7 @@ class World:
         with ExitStack() as stack:
             for name, one in made.items():
                 stack.enter_context(mock.patch(f"drainer.lake.sink.{name}", one))
-            self.sink.open(WHO, 0)
+            self.sink.open(WHO, 0, first)
 
     @contextmanager
     def transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
@@ -65,6 +68,12 @@ class World:
 
     def version(self, entry: Entry) -> int:
         return self.ts
+
+    def ranges(self, entry: Entry) -> int:
+        return self.loaded.get(entry.table_id, 0)
+
+    def add_range(self, entry: Entry, number: int, actions: Sequence[object]) -> None:
+        self.loaded[entry.table_id] = number + 1
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -161,3 +170,54 @@ def test_truncate_that_is_repeated_after_a_crash_remembers_the_rows_of_the_old_t
     both.ddl(ActionType.TRUNCATE_TABLE, (A, again))
     assert set(Registry(both.document.notes).dropped) == {1}
     assert both.tables == {"a": ("a", True), "b": ("b", True)}
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Iterator[World]:
+    """Both tables are created for a first load, and listed."""
+    made = World(tmp_path)
+    made.sink.close(clean=True)
+    made.document = Document()
+    made.open(FirstStart(loads=True))
+    made.ddl(ActionType.CREATE_TABLES, (None, A), (None, B))
+    made.sink.put_loads([TableLoad(1), TableLoad(2)], done=TableLoad(SCHEMA_ID, ()))
+    made.sink.put_loads([TableLoad(1, (("5",),)), TableLoad(2, ())])
+    yield made
+    made.sink.close(clean=True)
+
+
+def load(world: World, table_id: int, number: int) -> None:
+    world.sink.apply_pieces(Pieces(world.ts, world.ts, lambda: (), (table_id, 0, number)), 1)
+
+
+def test_mirrors_are_shown_when_all_tables_are_loaded_and_not_before(loading: World) -> None:
+    for table_id, number in ((1, 0), (1, 1), (2, 0)):
+        assert loading.versions == []
+        load(loading, table_id, number)
+    assert [one.left for one in loading.sink.loads()] == [0, 0, 0], "histories have counted them"
+    assert loading.document.is_loading, "the control table has not"
+    ended = [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)]
+    loading.sink.put_loads(ended)
+    assert {(one.until_ts, one.path) for one in loading.versions} == {(loading.ts, "s/a"), (loading.ts, "s/b")}
+    loading.sink.put_loads(ended)
+    assert len(loading.versions) == 2, "and once"
+
+
+def test_range_that_is_not_the_next_one_of_its_table_is_not_written(loading: World) -> None:
+    load(loading, 1, 0)
+    for number in (0, 2):
+        with pytest.raises(PositionMoved, match=f"range {number} of s.a is not the next"):
+            load(loading, 1, number)
+    loading.sink.close(clean=False)
+    loading.open()
+    load(loading, 1, 1)
+    with pytest.raises(DestinationRefused, match="table 7 was not created"):
+        load(loading, 7, 0)
+
+
+def test_table_of_which_upstream_has_dropped_the_rest_has_no_mirror(loading: World) -> None:
+    load(loading, 1, 0)
+    load(loading, 2, 0)
+    loading.sink.put_loads([TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)])
+    assert loading.tables == {"a": ("a", False), "b": ("b", True)}
+    assert loading.shown == {"b": "b"}

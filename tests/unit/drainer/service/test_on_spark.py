@@ -9,8 +9,10 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.apply.progress import Stopped
+from drainer.lake.section import LakeSection
+from drainer.lake.sink import LakeSink
 from drainer.service import on_spark as module
-from drainer.service.on_spark import on_executors
+from drainer.service.on_spark import on_executors, spark_for
 from drainer.sink.errors import DestinationDown, Fenced
 from drainer.spark.errors import JVM_ENDED, SparkFailed
 
@@ -50,3 +52,11 @@ def test_tasks_end_with_a_stop_the_jvm_or_a_successor_and_not_with_a_destination
         result(down, down, ended=ended, cancels=0)
     with pytest.raises(Fenced):
         result(Fenced("taken over"), ended=ended, cancels=0)
+
+
+def test_sink_that_works_in_spark_has_the_session_of_the_drainer_and_is_released_before_it_ends() -> None:
+    sink, opening, stop = LakeSink(LakeSection(dir="x")), mock.Mock(), threading.Event()
+    with spark_for(mock.Mock(), sink, opening, stop):
+        assert (sink.session, opening.before_close) == (opening.session, sink.release)
+    with mock.patch.object(module, "opened") as opened, spark_for(mock.Mock(), sink, None, stop):
+        assert sink.session is opened.return_value.__enter__.return_value.session

@@ -154,10 +154,11 @@ class Delta:
         schema = json.loads(found["schemaString"])["fields"]
         return TableState(snapshot.version(), found["id"], schema, found.get("configuration", {}))
 
-    def committed(self, path: Path, app: str) -> int:
-        """Return the version up to which `app` has committed to the table; -1: it has not."""
+    def committed(self, path: Path, app: str, version: int | None = None) -> int:
+        """Return the version up to which `app` has committed to the table, at this version of the table or the newest;
+        -1: it has not."""
         with errors(path):
-            return int(self._named_value(path, self._snapshot(path), "txn", app, -1))
+            return int(self._named_value(path, self._snapshot(path, version), "txn", app, -1))
 
     def domain(self, path: Path, name: str) -> tuple[int, str | None]:
         """Return a table's version, and its text of this name."""

@@ -13,18 +13,20 @@ again under its name is another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from binlog.errors import ConfigError
-from binlog.tidb.flatten import missing_value
+from binlog.tidb.flatten import flatten, missing_value
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
+from drainer.ddl.lexer import tokens
 from drainer.protocol.table import handle_index
 from drainer.row.column_type import TypeClass, type_class_of
 from drainer.row.layout import published
+from drainer.row.partition import locator
 from drainer.sink.sqlite.format import converter
 from drainer.spark.typed.types import spark_type, text_of
 
@@ -179,13 +181,15 @@ def rewrites(old: FieldType, new: FieldType) -> bool:
 
 def cast_of(field: Field, old: FieldType, column: ColumnInfo, new: str) -> str:
     """SQL of a field's values under another type, as TiDB converts them."""
-    name = quoted(aside(field))
+    return f"CAST({function_of(column)}({_text_sql(field, aside(field), old)}) AS {sql_type(new)})"
+
+
+def _text_sql(field: Field, name: str, kind: FieldType) -> str:
+    """SQL of a field's values as text; bytes stay bytes."""
     if field.type in ("timestamp", "timestamp_ntz"):
-        fraction = "." + "S" * old.decimal if old.decimal > 0 else ""
-        name = f"date_format({name}, 'yyyy-MM-dd HH:mm:ss{fraction}')"
-    elif field.type != "binary":
-        name = f"CAST({name} AS STRING)"
-    return f"CAST({function_of(column)}({name}) AS {sql_type(new)})"
+        fraction = "." + "S" * kind.decimal if kind.decimal > 0 else ""
+        return f"date_format({quoted(name)}, 'yyyy-MM-dd HH:mm:ss{fraction}')"
+    return quoted(name) if field.type == "binary" else f"CAST({quoted(name)} AS STRING)"
 
 
 def function_of(column: ColumnInfo) -> str:
@@ -206,6 +210,27 @@ def conversion(old: FieldType, new: FieldType) -> Callable[[Any], str | bytes | 
         return str(found).encode() if is_binary else str(found)
 
     return converted
+
+
+def in_partitions(
+    fields: Sequence[Field], info: TableInfo, partitions: Collection[int]
+) -> tuple[str, Callable[..., bool]]:
+    """What tells the rows of these partitions from the others: the arguments, as SQL of a mirror's fields, and the
+    function of their values. Raises PartitionUnknown, also when called."""
+    locate, parts = locator(info), info.partition
+    names = {name.lower() for name in parts.columns} if parts is not None else set()
+    names |= {one.value.lower() for one in tokens(parts.expr)} if parts is not None else set()
+    used = {column.id: column.type for column in info.columns if column.name.lower() in names}
+    used |= {id_: info.columns_by_id[id_].type for id_ in key_of(info)}  # KEY() names no column
+    chosen = [field for field in fields if field.column_id in used]
+    kinds = [(field.column_id, used[field.column_id]) for field in chosen]
+
+    def belongs(*values: Any) -> bool:
+        given = (bytes(one) if isinstance(one, bytearray) else one for one in values)
+        row = {id_: flatten(one, kind) for (id_, kind), one in zip(kinds, given, strict=True)}
+        return locate(row) in partitions
+
+    return ", ".join(_text_sql(field, field.name, used[field.column_id]) for field in chosen), belongs
 
 
 def sql_type(name: str) -> str:

@@ -34,6 +34,8 @@ from drainer.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_
 from drainer.lake.merging import Merger
 from drainer.lake.section import LakeSection
 from drainer.lake.tables import Entry, Registry, Tables, replaced
+from drainer.row.partition import PartitionUnknown
+from drainer.schema.catalog import partition_ids
 from drainer.schema.steps import Ddl, TableChange
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -140,10 +142,12 @@ class LakeSink:
         with self._merging().lock:
             if step.job.type == ActionType.FLASHBACK_CLUSTER:
                 for mirror in self._mirrors()[0]:
-                    raise _takes_rows(step, mirror.name)
+                    raise _failed(step, mirror.name, "a mirror cannot be brought back to an earlier state")
             there = list(self._registry.tables.values())
             # Tables may exchange their names, also over a third one. A TRUNCATE that is repeated may be known already.
             known = {one.table_id: one for one in there}
+            if step.job.type in _TAKES_ROWS:
+                versions += self._take_rows(step, known)
             for change in step.changes:
                 ids = [one.table_id for one in (change.before, change.after) if one is not None]
                 entry = next((known[one] for one in ids if one in known), None)
@@ -353,15 +357,13 @@ class LakeSink:
             known = self._registry.add(name, after.table_id, mirrored=before is None and self._wants_mirror(name))
             if self._is_loading:
                 self._tables.refuse_rows(known)
-        elif step.job.type in _TAKES_ROWS and known.mirrored:
-            raise _takes_rows(step, name)
         truncated = before if step.job.type == ActionType.TRUNCATE_TABLE else None
         entry = self._registry.moved(known, name, after.table_id)
         was_info = before.info if before is not None else None
         was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
         versions: list[MirrorVersion] = []
-        same = was_info is not None and truncated is None and name == known.name and not alters(was_info, after.info)
-        changes = entry.mirrored and not same
+        same = was_info is not None and name == known.name and not alters(was_info, after.info)
+        changes = entry.mirrored and (not same or truncated is not None or step.job.type in _TAKES_ROWS)
         if changes:
             versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)
@@ -373,6 +375,27 @@ class LakeSink:
             if source is not None:
                 version = self._tables.restore(entry, source)
             versions.append(MirrorVersion(at_ts, entry.path, *name, version))
+        return versions
+
+    def _take_rows(self, step: Ddl, known: Mapping[int, Entry]) -> list[MirrorVersion]:
+        """Delete or exchange the rows of partitions in mirrors. `known`: tables by id. Raises DdlFailed."""
+        changes = step.changes
+        entries = [known[one.before.table_id] for one in changes if one.before and one.before.table_id in known]
+        mirrored = [one for one in entries if one.mirrored]
+        first = changes[0].before
+        if not mirrored or first is None or changes[0].after is None:
+            return []
+        lost = partition_ids(first.info) - partition_ids(changes[0].after.info)
+        versions = [version for one in mirrored for version in self._merged(one)]
+        try:
+            if step.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
+                self._tables.remove(mirrored[0], first.info, lost)
+            elif len(mirrored) != 2:
+                raise _failed(step, mirrored[0].name, "rows come from a table without a mirror")
+            else:
+                self._tables.exchange(mirrored[0], first.info, lost, mirrored[1], step.commit_ts)
+        except PartitionUnknown as error:
+            raise _failed(step, mirrored[0].name, str(error)) from error
         return versions
 
     def _truncate(self, known: Entry, entry: Entry, at_ts: int) -> None:
@@ -401,10 +424,6 @@ class LakeSink:
 def _infos(segment: ChangeSegment) -> dict[TableName, TableInfo]:
     """The tables that have changes in a segment."""
     return {(one.shape.schema, one.shape.table): one.codec.at.current for one in segment.changes}
-
-
-def _takes_rows(step: Ddl, name: TableName) -> DdlFailed:
-    return _failed(step, name, f"{step.job.type.name} removes rows, which is not supported for a table with a mirror")
 
 
 def _failed(step: Ddl, name: TableName, why: str) -> DdlFailed:

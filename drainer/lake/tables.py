@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,7 +24,7 @@ from drainer.lake.delta import (
     schema_action,
     txn_action,
 )
-from drainer.lake.fields import Field, conversion, evolved, function_of, key_of, quoted
+from drainer.lake.fields import Field, conversion, evolved, function_of, in_partitions, key_of, quoted
 from drainer.lake.history import HistoryTable
 from drainer.schema.view import retyped
 from drainer.sink.base import TableName
@@ -236,6 +236,45 @@ class Tables:
         crash_point("lake.emptied")
         merged_ts = self.delta.committed(path, self.app)
         self.delta.commit(path, [txn_action(self.app, max(merged_ts, commit_ts))], app=self.app, after=merged_ts)
+
+    def remove(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> None:
+        """Delete a mirror's rows that are in these partitions. May be repeated. Raises PartitionUnknown."""
+        path = self.mirror_path(entry)
+        where = self._in_partitions(entry, info, partitions)
+        with errors(path):
+            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
+        crash_point("lake.partitions_removed")
+
+    def exchange(self, parted: Entry, info: TableInfo, partitions: Collection[int], other: Entry, at_ts: int) -> None:
+        """A partition's rows and those of another table change places. May be repeated. Raises PartitionUnknown."""
+        spark, (path, of) = self.delta.spark, map(self.mirror_path, (parted, other))
+        where = self._in_partitions(parted, info, partitions)
+        pairs = list(zip(self._names(parted), self._names(other), strict=True))
+        with errors(of), self.delta.as_app(of, self.app, at_ts):  # nothing is written if it has been
+            rows = spark.read.format("delta").load(str(path)).where(where)
+            theirs = rows.selectExpr(*(f"{ours} AS {name}" for ours, name in pairs))
+            theirs.write.format("delta").mode("overwrite").save(str(of))
+        crash_point("lake.exchanged")
+        if self.delta.committed(path, self.app) >= at_ts:
+            return
+        self.remove(parted, info, partitions)
+        before = self.version(other)
+        while self.delta.committed(of, self.app, before) >= at_ts:
+            before -= 1
+        with errors(path), self.delta.as_app(path, self.app, at_ts):
+            rows = spark.read.format("delta").option("versionAsOf", before).load(str(of))
+            ours = rows.selectExpr(*(f"{name} AS {ours}" for ours, name in pairs))
+            ours.write.format("delta").mode("append").save(str(path))
+
+    def _in_partitions(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> str:
+        """SQL of the condition that a row of a mirror is in one of these partitions."""
+        arguments, belongs = in_partitions(self._state(self.mirror_path(entry), "").fields, info, partitions)
+        name = f"tidb_partitions_of_{info.id}"
+        self.delta.spark.udf.register(name, belongs, "boolean")
+        return f"{name}({arguments})"
+
+    def _names(self, entry: Entry) -> list[str]:
+        return [quoted(one.name) for one in self._state(self.mirror_path(entry), "").fields]
 
     def version(self, entry: Entry) -> int:
         """The newest version of a mirror."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import Tp
 
 from drainer.lake.section import LakeSection
@@ -204,3 +204,52 @@ class Story:
     def replay(self, sink: LakeSink, edges: Sequence[int]) -> None:
         """Bring the lake from its position to the last of the edges, by batches that end there, in all ways."""
         replay_binlogs(sink, self.binlogs, JobHistory(self.jobs), edges, initial_ts=0)
+
+
+class Partitions:
+    """A table with partitions and one without, which exchange rows; then partitions are dropped and emptied.
+    `binlogs`: in order; `rows`: of both at the end."""
+
+    def __init__(self) -> None:
+        def parted(*ids: int) -> TableInfo:
+            bounds = zip(ids, ("p0", "p1"), ("10", "20"), strict=False)
+            found = tuple(PartitionDefinition(id_, name, less_than=(bound,)) for id_, name, bound in bounds)
+            parts = PartitionInfo(PartitionType.RANGE, "`id`", definitions=found)
+            return replace(table(columns, handle="id", table_id=200, name="parted"), partition=parts)
+
+        columns = [("id", INT), ("name", TEXT)]
+        first, exchanged = parted(201, 202), parted(210, 202)
+        dropped, emptied = parted(210), parted(220)
+        plain = table([("id", INT), ("NAME", TEXT)], handle="id", table_id=210, name="plain")
+        plain = replace(plain, columns=tuple(replace(one, id=one.id + 4) for one in plain.columns))
+        moved = replace(plain, id=201)
+        self.jobs = (
+            job(1, ActionType.CREATE_SCHEMA, 1, schema=(1, "shop")),
+            self._job(2, ActionType.CREATE_TABLE, first),
+            self._job(3, ActionType.CREATE_TABLE, plain),
+            replace(self._job(4, ActionType.EXCHANGE_TABLE_PARTITION, exchanged), table_id=210),
+            self._job(5, ActionType.DROP_TABLE_PARTITION, dropped),
+            self._job(6, ActionType.TRUNCATE_TABLE_PARTITION, emptied),
+        )
+        self.binlogs = [self._ddl(at, number) for at, number in ((1, 1), (2, 2), (3, 3), (6, 4), (8, 5), (9, 6))]
+        self.binlogs[3:3] = [self._rows(4, 3, first, 1, 5, 12, 15), self._rows(5, 3, plain, 2, 3)]
+        self.binlogs.insert(6, self._rows(7, 4, exchanged, 4, 13))
+        self.binlogs.append(self._rows(10, 6, moved, 6))
+        self.binlogs.append(self._rows(11, 6, emptied, 7))
+        self.rows = {"parted": [(7, "n7")], "plain": [(1, "n1"), (5, "n5"), (6, "n6")]}
+        self.rows_before_last_ddl = {"parted": [(2, "n2"), (3, "n3"), (4, "n4")], "plain": [(1, "n1"), (5, "n5")]}
+
+    _job = staticmethod(Story._job)
+
+    @staticmethod
+    def _ddl(at: int, number: int) -> bytes:
+        return bytes(ddl(ts(at), number, f"job {number}").payload)
+
+    @staticmethod
+    def _rows(at: int, version: int, info: TableInfo, *ids: int) -> bytes:
+        id_, name = (one.id for one in info.columns)
+        changes = [(info, ("insert", {}, {id_: key, name: f"n{key}".encode()})) for key in ids]
+        return transaction(changes, commit_ts=ts(at), start_ts=ts(at) - 1, version=version)
+
+    def replay(self, sink: LakeSink) -> None:
+        replay_binlogs(sink, self.binlogs, JobHistory(self.jobs), [ts(5), ts(7), ts(9), ts(11)], initial_ts=0)

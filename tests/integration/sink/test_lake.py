@@ -16,7 +16,8 @@ from drainer.lake.sink import LakeSink
 from drainer.sink.errors import DestinationRefused, LockHeld
 from tests.support.change_replay import WHO
 from tests.support.killing import Killed
-from tests.support.lake_case import Story, delta_session, lake
+from tests.support.lake_case import Partitions, Story, delta_session, lake
+from tests.support.schema_case import ts
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -143,3 +144,21 @@ def test_table_of_another_owner_is_not_written_to(spark: Any, tmp_path: Path) ->
     spark.range(1).write.format("delta").save(str(tmp_path / "shop" / "orders"))
     with pytest.raises(DestinationRefused, match="move it away"):
         live(spark, tmp_path, EDGES)
+
+
+@pytest.mark.parametrize("point", ["", "lake.exchanged", "lake.partitions_removed", "lake.partitions_removed:2"])
+def test_rows_of_partitions_are_exchanged_and_removed(spark: Any, tmp_path: Path, point: str) -> None:
+    story = Partitions()
+    for dies in [dies_at(point), contextlib.nullcontext()] if point else [contextlib.nullcontext()]:
+        with dies, contextlib.suppress(Killed):
+            sink = lake(tmp_path, spark)
+            try:
+                story.replay(sink)
+            finally:
+                sink.close(clean=False)
+
+    def shown(commit_ts: int) -> dict[str, list[tuple[int, str]]]:
+        return {name: sorted(map(tuple, rows.collect())) for (_, name), rows in at(spark, tmp_path, commit_ts).items()}
+
+    assert shown(ts(8)) == story.rows_before_last_ddl
+    assert shown(ts(11)) == story.rows

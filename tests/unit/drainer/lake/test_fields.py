@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 from binlog.errors import ConfigError
-from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +21,14 @@ from drainer.lake.fields import (
     conversion,
     default_of,
     evolved,
+    in_partitions,
     key_of,
     literal,
     quoted,
     type_name,
     widens,
 )
+from drainer.row.partition import PartitionUnknown, locator
 from tests.support.row_case import INT, TEXT, not_null, table
 
 LONG = FieldType(Tp.LONGLONG)
@@ -255,3 +257,39 @@ def test_texts_in_sql_end_where_they_end(text: str) -> None:
     assert inner.replace("\\\\", "").replace("\\'", "").count("'") == 0
     assert not (len(inner) - len(inner.rstrip("\\"))) % 2
     assert quoted(text)[1:-1].replace("``", "").count("`") == 0
+
+
+def test_rows_of_a_partition_are_told_from_the_values_that_spark_returns() -> None:
+    day = FieldType(Tp.DATETIME, flen=19, decimal=0)
+    columns = (ColumnInfo(1, "Id", 0, not_null(INT)), ColumnInfo(2, "day", 1, day), ColumnInfo(3, "note", 2, TEXT))
+    bounds = [
+        PartitionDefinition(11, "p0", less_than=("2024",)),
+        PartitionDefinition(12, "p1", less_than=("MAXVALUE",)),
+    ]
+    parts = PartitionInfo(PartitionType.RANGE, "YEAR(`Day`)", definitions=tuple(bounds))
+    info = replace(table([]), columns=columns, partition=parts)
+    arguments, belongs = in_partitions(made(*info.columns), info, {11})
+    assert arguments == "date_format(`day`, 'yyyy-MM-dd HH:mm:ss')"
+    assert [belongs(text) for text in ("2023-12-31 23:59:59", "2024-01-01 00:00:00", None)] == [True, False, True]
+
+
+def test_rows_of_a_partition_by_a_key_without_columns_are_told_from_the_table_s_key() -> None:
+    found = tuple(PartitionDefinition(id_, f"p{id_}") for id_ in (0, 1, 2, 3))
+    info = replace(
+        table([("a", INT), ("b", TEXT)], handle="a"), partition=PartitionInfo(PartitionType.KEY, "", (), True, found)
+    )
+    arguments, belongs = in_partitions(made(*info.columns), info, {0, 3})
+    assert arguments == "CAST(`a` AS STRING)"
+    located = locator(info)
+    assert [belongs(str(key)) for key in range(20)] == [located({1: key}) in (0, 3) for key in range(20)]
+
+
+def test_partition_by_a_column_that_the_mirror_lacks_is_unknown() -> None:
+    column = ColumnInfo(2, "twice", 1, INT, generated_expr="`a` * 2")
+    parts = PartitionInfo(PartitionType.HASH, "`twice`", definitions=(PartitionDefinition(7, "p0"),))
+    info = replace(table([("a", INT)]), partition=parts)
+    info = replace(info, columns=(*info.columns, column))
+    arguments, belongs = in_partitions(made(*info.columns), info, {7})
+    assert arguments == ""
+    with pytest.raises(PartitionUnknown, match="twice"):
+        belongs()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, Field, field_json, named_fields
+from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields
 from drainer.lake.section import PACKAGE
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
 from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
@@ -100,8 +100,10 @@ def schema_action(
     """The action that gives a table this schema."""
     made = {**_FEATURES, **settings, "delta.columnMapping.mode": "name", MAX_ID: str(max_id)}
     # A checkpoint is a Spark job; a start reads at most this many small files of a table's log instead.
-    made |= {"delta.enableTypeWidening": "true", "delta.checkpointInterval": "100"}
+    made |= {"delta.checkpointInterval": "100"}
     text = json.dumps({"type": "struct", "fields": list(schema)})
+    if WIDENED in text:  # not before: other engines do not read such tables
+        made |= {"delta.enableTypeWidening": "true"}
     of = {"id": table_id, "format": {"provider": "parquet", "options": {}}, "schemaString": text}
     return {"metaData": {**of, "partitionColumns": [], "configuration": made, "createdTime": now_ms()}}
 

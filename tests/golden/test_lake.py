@@ -13,7 +13,7 @@ from drainer.schema.filter import Filter
 from drainer.schema.job_policy import Policy, RewriteRules
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.file_case import record
-from tests.support.lake_case import delta_session, differences, lake
+from tests.support.lake_case import delta_session, differences, lake, read_otherwise
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -33,3 +33,6 @@ def test_recorded_tables_come_out_as_upstreams(spark: Any, tmp_path: Path, name:
     sink.merge_now()
     sink.close(clean=True)
     assert differences(spark, tmp_path / "lake", capture) == []
+    unlike, alike = read_otherwise(spark, tmp_path / "lake")
+    assert unlike == []
+    assert alike > 10

@@ -7,11 +7,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import ColumnInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import Tp
@@ -77,6 +78,35 @@ def differences(session: Any, directory: Path, capture: CaptureSet) -> list[str]
         if have != wanted:
             found.append(f"{name}: missing {list(wanted - have)[:2]}; more {list(have - wanted)[:2]}")
     return found
+
+
+def read_otherwise(session: Any, directory: Path) -> tuple[list[str], int]:
+    """Read all tables of a lake by Spark and by delta-rs: the paths of those with other rows, and how many are alike.
+    delta-rs does not read tables of which a column was widened."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    unlike, alike = [], 0
+    for path in sorted(log.parent for log in directory.rglob("_delta_log")):
+        table = DeltaTable(str(path))
+        if "typeWidening" in (table.protocol().reader_features or ()):
+            continue
+        rows = session.read.format("delta").load(str(path))
+        kinds = [field.dataType.typeName() for field in rows.schema]
+        wanted = Counter(repr(list(map(_plain, kinds, row))) for row in rows.collect())
+        found = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t")).to_pylist()
+        have = Counter(repr(list(map(_plain, kinds, row.values()))) for row in found)
+        alike += have == wanted
+        unlike += [] if have == wanted else [str(path.relative_to(directory))]
+    return unlike, alike
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if kind == "struct" and value is not None:
+        value = value if isinstance(value, dict) else value.asDict()
+        return {name: _plain("", one) for name, one in value.items()}
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return plain(kind, value)
 
 
 def value_of(kind: str, text: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields
+from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields, quoted
 from drainer.lake.section import PACKAGE
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
 from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
@@ -29,6 +29,10 @@ _SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.ansi.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Of 64 MB and more a file is not written again; above 256 MB another one begins.
+    "spark.databricks.delta.optimize.minFileSize": str(64 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(256 << 20),
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # what `keep` says is meant
 }
 APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -124,10 +128,11 @@ class Delta:
     """Delta in a session of its own: what it sets does not concern the drainer's other queries."""
 
     def __init__(self, session: SparkSession, shared: Delta | None = None) -> None:
-        """`shared`: another one of this process, whose remembered commits it uses. Raises DestinationRefused if Delta
-        is not among Spark's jars."""
+        """`shared`: another one of this process, whose remembered commits it uses. `new_files`: how many files each
+        table got since it was compacted. Raises DestinationRefused if Delta is not among Spark's jars."""
         self.spark = session.newSession()
         self._known: dict[Path, _Known] = {} if shared is None else shared._known
+        self.new_files: dict[Path, int] = {} if shared is None else shared.new_files
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
         jvm: Any = self.spark._jvm
@@ -191,6 +196,7 @@ class Delta:
                     made.add(action)
             found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
             now = int(transaction.commit(found, self._operation))
+        self._count(path, sum("add" in one for one in actions))
         before = self._known.pop(path, None)
         if now == read + 1:
             values = dict(before.values) if before is not None and before.version == read else {}
@@ -226,10 +232,25 @@ class Delta:
             now = self._snapshot(path).version()
             if now == before + 1:
                 self._known[path] = _Known(now, {("txn", app): version})
+                self._count(path, 1)
         finally:
             for name in (APP_ID, VERSION):
                 with contextlib.suppress(*SPARK_ERRORS, OSError):
                     self.spark.conf.unset(name)
+
+    def _count(self, path: Path, files: int) -> None:
+        self.new_files[path] = self.new_files.get(path, 0) + files
+
+    def compact(self, path: Path) -> None:
+        """Write a table's small files together, and those of which many rows are deleted."""
+        self.new_files.pop(path, None)
+        with errors(path):
+            self.spark.sql(f"OPTIMIZE delta.{quoted(str(path))}")
+
+    def vacuum(self, path: Path, hours: int) -> None:
+        """Remove files that no version of the last `hours` needs."""
+        with errors(path):
+            self.spark.sql(f"VACUUM delta.{quoted(str(path))} RETAIN {hours} HOURS")
 
     def _snapshot(self, path: Path, version: int | None = None) -> Any:
         log, none = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)), self._scala.Option.empty()

@@ -1,12 +1,19 @@
-"""Merges mirrors in a thread of its own, one table after another, every `interval_s` seconds."""
+"""A thread that merges mirrors every `interval_s` seconds, one table after another. In between it maintains the tables:
+it writes small files together, and removes files that only versions need which are not kept."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
+from binlog.cluster import tso
+from binlog.runtime import metrics
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
@@ -14,16 +21,21 @@ from drainer.lake.control import MirrorVersion
 from drainer.lake.delta import txn_action
 from drainer.lake.mirror import Range, merge
 from drainer.lake.tables import Entry, Tables
-from drainer.sink.errors import Fenced
+from drainer.sink.errors import DestinationError, Fenced
 
 _STOP_S: Final = 30.0
 _TRIES: Final = 5
+_FILES_MIN: Final = 20  # a table with fewer new files is not compacted
+_VACUUM_S: Final = 86_400.0
+_MERGED = metrics.gauge("drainer_lake_merged_tso", "commit_ts up to which all mirrors are merged, physical ms")
+_NEW_FILES = metrics.gauge("drainer_lake_new_files", "files of all tables that have not been compacted")
 _log = get_logger(__name__)
 
 
 class Merger:
-    """`tables`: with a session of its own; `due`: returns the mirrors, and the position up to which they may be merged;
-    `record`: stores versions of mirrors. `lock`: held while a table is merged."""
+    """`tables`: with a session of its own; `due`: returns the tables, and the position up to which mirrors may be
+    merged; `record`: stores versions of mirrors; `control`: the control table and its lock; `share`: of the time, for
+    compaction; `keep`: how long earlier versions can be read. `lock`: held while a table is merged or compacted."""
 
     def __init__(
         self,
@@ -31,8 +43,16 @@ class Merger:
         due: Callable[[], tuple[Sequence[Entry], int]],
         record: Callable[[Sequence[MirrorVersion]], None],
         interval_s: float,
+        control: tuple[Path, threading.Lock],
+        share: float,
+        keep: timedelta,
     ) -> None:
         self.lock = threading.Lock()
+        self._control, self._control_lock = control
+        self._share = share
+        self._keep_h = math.ceil(keep / timedelta(hours=1))
+        self._began_s, self._compacted_s = time.monotonic(), 0.0
+        self._vacuumed_s: dict[Path, float] = {}
         self._tables = tables
         self._due = due
         self._record = record
@@ -77,6 +97,8 @@ class Merger:
         for entry in entries:
             if self._stop.is_set():
                 break
+            if not entry.mirrored:
+                continue
             with self.lock:  # a DDL may have come in between
                 current, _ = self._due()
                 if entry in current:
@@ -84,11 +106,55 @@ class Merger:
         found = [one for one in made if one is not None]
         if found:
             self._record(found)
+        if not self._stop.is_set():
+            _MERGED.set(tso.physical_ms(until_ts))
+
+    def maintain(self) -> None:
+        """Compact the tables with most new files while there is time for it, and remove old files of one table."""
+        paths = [self._control]
+        for entry in self._due()[0]:
+            paths += [self._tables.mirror_path(entry), self._tables.history_path(entry)]
+        files = self._tables.delta.new_files
+        for path in sorted(paths, key=lambda path: -files.get(path, 0)):
+            spent = self._compacted_s >= self._share * (time.monotonic() - self._began_s)
+            if self._stop.is_set() or spent or files.get(path, 0) < _FILES_MIN:
+                break
+            self.compact(path)
+        _NEW_FILES.set(sum(files.get(path, 0) for path in paths))
+        due_s = time.monotonic() - _VACUUM_S
+        for path in paths:
+            if not self._stop.is_set() and self._vacuumed_s.get(path, due_s) <= due_s and path.exists():
+                self._vacuumed_s[path] = time.monotonic()
+                with self._attempt(path):
+                    self._tables.delta.vacuum(path, self._keep_h)
+                break
+
+    def compact(self, path: Path) -> None:
+        """Write a table's small files together."""
+        begin_s = time.monotonic()
+        with self._control_lock if path == self._control else self.lock, self._attempt(path):
+            self._tables.delta.compact(path)
+            for entry in self._due()[0]:
+                if entry.mirrored and path == self._tables.mirror_path(entry):
+                    # `at` reads this version from now on: files of the one before are kept only for a while.
+                    merged_ts = self._tables.delta.committed(path, self._tables.app)
+                    self._record([MirrorVersion(merged_ts, entry.path, *entry.name, self._tables.version(entry))])
+        self._compacted_s += time.monotonic() - begin_s
+
+    @contextlib.contextmanager
+    def _attempt(self, path: Path) -> Iterator[None]:
+        """What fails here is tried again later: the tables are right without it."""
+        try:
+            yield
+        except DestinationError as error:
+            if not self._stop.is_set():
+                _log.warning("a table could not be maintained", table=str(path), error=str(error))
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             try:
                 self.round()
+                self.maintain()
             except Exception as error:  # noqa: BLE001  the next batch raises it
                 if not self._stop.is_set():
                     self._error = error

@@ -17,6 +17,9 @@ from drainer.sink.settings import ToSection
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
+_KEEP_MIN: Final = timedelta(hours=1)  # a file that has been written is committed within less
+_KEEP_MAX: Final = timedelta(days=30)  # Delta keeps its log as long
+
 
 class LakeSection(ToSection):
     """The directory of the tables, which of them have a mirror, and how often mirrors are merged."""
@@ -29,6 +32,12 @@ class LakeSection(ToSection):
     )
     merge_interval: Duration = Field(
         timedelta(minutes=2), description="how often the rows that have come are merged into the mirrors"
+    )
+    compaction_share: float = Field(
+        0.1, description="how much of the time small files may be written together, from 0 (never) to 1"
+    )
+    keep: Duration = Field(
+        timedelta(days=7), description="how long earlier versions of the tables are kept, from 1h to 30d"
     )
     deletion_vectors: bool = Field(
         True,
@@ -47,6 +56,10 @@ class LakeSection(ToSection):
             raise ConfigError(f"syncer.to.dir: {self.dir}: it must be a directory that all nodes have under one path")
         if self.merge_interval <= timedelta(0):
             raise ConfigError("syncer.to.merge-interval must be above 0")
+        if not 0 <= self.compaction_share <= 1:
+            raise ConfigError("syncer.to.compaction-share must be between 0 and 1")
+        if not _KEEP_MIN <= self.keep <= _KEEP_MAX:
+            raise ConfigError("syncer.to.keep must be between 1h and 30d (720h)")
         _ = self.mirrored
 
     @cached_property

@@ -111,7 +111,8 @@ class LakeSink:
             self.commit_ts = position.commit_ts
             merging = Tables(Delta(session, delta), self._directory, app, *flags)
             interval_s = self._to.merge_interval / timedelta(seconds=1)
-            self._merger = Merger(merging, self._mirrors, self._record_versions, interval_s)
+            upkeep = ((self._control.path, self._control_lock), self._to.compaction_share, self._to.keep)
+            self._merger = Merger(merging, self._live, self._record_versions, interval_s, *upkeep)
         except BaseException:
             self.close(clean=False)
             raise
@@ -141,7 +142,7 @@ class LakeSink:
         versions: list[MirrorVersion] = []
         with self._merging().lock:
             if step.job.type == ActionType.FLASHBACK_CLUSTER:
-                for mirror in self._mirrors()[0]:
+                for mirror in (one for one in self._live()[0] if one.mirrored):
                     raise _failed(step, mirror.name, "a mirror cannot be brought back to an earlier state")
             there = list(self._registry.tables.values())
             # Tables may exchange their names, also over a third one. A TRUNCATE that is repeated may be known already.
@@ -236,6 +237,10 @@ class LakeSink:
         """Merge all mirrors up to the position."""
         self._merging().round()
 
+    def maintain_now(self) -> None:
+        """See merging.Merger.maintain."""
+        self._merging().maintain()
+
     @contextmanager
     def _transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
         with self._control_lock, self._control.transaction(versions) as store:
@@ -271,8 +276,9 @@ class LakeSink:
         assert self._merger is not None, "open() comes first"
         return self._merger
 
-    def _mirrors(self) -> tuple[list[Entry], int]:
-        return [one for one in list(self._registry.tables.values()) if one.mirrored], self.commit_ts
+    def _live(self) -> tuple[list[Entry], int]:
+        """The tables that upstream has, and the position."""
+        return list(self._registry.tables.values()), self.commit_ts
 
     def _record_versions(self, versions: Sequence[MirrorVersion]) -> None:
         with self._transaction(versions) as store:

@@ -87,7 +87,7 @@ def read_otherwise(session: Any, directory: Path) -> tuple[list[str], int]:
 
     unlike, alike = [], 0
     for path in sorted(log.parent for log in directory.rglob("_delta_log")):
-        table = DeltaTable(str(path))
+        table = DeltaTable(path.as_uri())
         if "typeWidening" in (table.protocol().reader_features or ()):
             continue
         rows = session.read.format("delta").load(str(path))

@@ -11,7 +11,9 @@ from unittest import mock
 
 import pytest
 
+from drainer.lake import merging
 from drainer.lake.at import NotThere, at
+from drainer.lake.control import control_path
 from drainer.lake.sink import LakeSink
 from drainer.sink.errors import DestinationRefused, LockHeld
 from tests.support.change_replay import WHO
@@ -128,6 +130,27 @@ def test_lake_of_a_killed_drainer_has_every_change_once(spark: Any, whole: Path,
     live(spark, tmp_path, [edge + 1 for edge in EDGES[:-1:2]] + EDGES[-1:])  # batches end elsewhere now
     assert places(spark, tmp_path) == places(spark, whole)
     assert state(at(spark, tmp_path, EDGES[-1])) == STORY.states[EDGES[-1]]
+
+
+def test_maintained_lake_has_fewer_files_and_the_same_rows(spark: Any, tmp_path: Path) -> None:
+    live(spark, tmp_path, EDGES)
+    first, last = sorted(STORY.states)[-3], EDGES[-1]
+    before = state(at(spark, tmp_path, first))
+    sink = lake(tmp_path, spark, compaction_share=1.0)
+    sink.open(WHO, 1)
+    paths = [tmp_path / "shop" / name for name in ("orders", "orders__changes", "notes", "notes__changes")]
+    control = control_path(tmp_path, WHO.changefeed)
+    merger = sink._merging()
+    merger._tables.delta.new_files.update(dict.fromkeys([*paths, control], merging._FILES_MIN))
+    merger._keep_h = 0
+    for _ in range(8):  # old files of one table each time
+        sink.maintain_now()
+    sink.close(clean=True)
+    assert {path.name: len(list(path.rglob("*.parquet"))) for path in [*paths, control]} == dict.fromkeys(
+        [*(path.name for path in paths), control.name], 1
+    )
+    assert state(at(spark, tmp_path, last)) == STORY.states[last]
+    assert before == STORY.states[first]
 
 
 def test_second_drainer_is_refused_while_the_first_one_runs(spark: Any, tmp_path: Path) -> None:

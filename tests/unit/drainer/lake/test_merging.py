@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -30,34 +32,49 @@ class World:
         self.merged, self.recorded = list[tuple[str, Range]](), list[MirrorVersion]()
         self.act: Callable[[], object] = lambda: None
         self.delta: Any = self
+        self.root, self.new_files = Path("lake"), dict[Path, int]()
+        self.compacted, self.vacuumed = list[str](), list[tuple[str, int]]()
 
-    def mirror_path(self, entry: Entry) -> str:
-        return entry.path
+    def mirror_path(self, entry: Entry) -> Path:
+        return self.root / entry.path
 
-    def history_path(self, entry: Entry) -> str:
-        return f"{entry.path}__changes"
+    def history_path(self, entry: Entry) -> Path:
+        return self.root / f"{entry.path}__changes"
 
-    def state(self, path: str) -> str:
+    def state(self, path: Path) -> Path:
         return path
 
-    def committed(self, path: str, app: str) -> int:
-        return self.done[path]
+    def committed(self, path: Path, app: str) -> int:
+        return self.done[self.name(path)]
 
-    def commit(self, path: str, actions: Any, *, app: str, after: int) -> None:
-        assert self.done[path] == after
-        self.done[path] = actions[0]["txn"]["version"]
+    def commit(self, path: Path, actions: Any, *, app: str, after: int) -> None:
+        assert self.committed(path, app) == after
+        self.done[self.name(path)] = actions[0]["txn"]["version"]
+
+    def name(self, path: Path) -> str:
+        return str(path.relative_to(self.root))
+
+    def compact(self, path: Path) -> None:
+        self.act()
+        self.compacted.append(path.name)
+        self.new_files.pop(path)
+
+    def vacuum(self, path: Path, hours: int) -> None:
+        self.vacuumed.append((path.name, hours))
 
     def version(self, entry: Entry) -> int:
         return self.done[entry.path] + 1000
 
-    def merge(self, delta: Any, app: str, path: str, mirror: str, history: str, of: Range) -> None:
-        self.merged.append((path, of))
+    def merge(self, delta: Any, app: str, path: Path, mirror: Path, history: Path, of: Range) -> None:
+        self.merged.append((self.name(path), of))
         self.act()
 
     @contextmanager
-    def merger(self, interval_s: float = 1e6) -> Iterator[Merger]:
+    def merger(self, interval_s: float = 1e6, share: float = 1.0) -> Iterator[Merger]:
+        due, control = lambda: (self.entries, self.until_ts), (Path("control"), threading.Lock())
         with mock.patch("drainer.lake.merging.merge", self.merge):
-            made = Merger(self, lambda: (self.entries, self.until_ts), self.recorded.extend, interval_s)  # type: ignore[arg-type]
+            upkeep = (control, share, timedelta(hours=1, minutes=1))
+            made = Merger(self, due, self.recorded.extend, interval_s, *upkeep)  # type: ignore[arg-type]
             yield made
             made.close()
 
@@ -123,3 +140,43 @@ def test_round_ends_between_two_mirrors_when_it_is_to_end() -> None:
         merger.round()
         merger.raise_error()
     assert [path for path, _ in world.merged] == ["s/a"]
+
+
+def test_tables_with_most_new_files_are_compacted_first_and_those_with_few_are_not() -> None:
+    world = World()
+    with world.merger() as merger:
+        counts = {"s/a": 20, "s/a__changes": 500, "s/b": 19}
+        world.new_files = {world.root / name: count for name, count in counts.items()} | {Path("control"): 30}
+        merger.maintain()
+    assert world.compacted == ["a__changes", "control", "a"]
+    assert world.recorded == [MirrorVersion(10, "s/a", "s", "a", 1010)]  # at() reads what was compacted
+
+
+def test_compaction_ends_when_its_share_of_the_time_is_spent() -> None:
+    world = World()
+    with world.merger(share=0.0) as merger:
+        world.new_files = {world.root / "s/a": 100}
+        merger.maintain()
+    assert world.compacted == []
+
+
+def test_table_that_cannot_be_compacted_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.act = mock.Mock(side_effect=[DestinationDown("no space"), None])
+    with world.merger() as merger:
+        world.new_files = {world.root / "s/a__changes": 50, world.root / "s/b__changes": 40}
+        merger.maintain()
+        merger.raise_error()
+    assert world.compacted == ["b__changes"]
+    assert "could not be maintained" in caplog.text
+
+
+def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(tmp_path: Path) -> None:
+    world = World()
+    world.root = tmp_path
+    (tmp_path / "s" / "a").mkdir(parents=True)
+    (tmp_path / "s" / "b__changes").mkdir()
+    with world.merger() as merger:
+        for _ in range(4):
+            merger.maintain()
+    assert world.vacuumed == [("a", 2), ("b__changes", 2)]

@@ -28,6 +28,7 @@ _TRIES: Final = 5
 _FILES_MIN: Final = 20  # a table with fewer new files is not compacted
 _VACUUM_S: Final = 86_400.0
 _MERGED = metrics.gauge("drainer_lake_merged_tso", "commit_ts up to which all mirrors are merged, physical ms")
+_INTERVAL = metrics.gauge("drainer_lake_merge_interval_seconds", "how often mirrors are to be merged")
 _NEW_FILES = metrics.gauge("drainer_lake_new_files", "files of all tables that have not been compacted")
 _log = get_logger(__name__)
 
@@ -57,6 +58,7 @@ class Merger:
         self._due = due
         self._record = record
         self._interval_s = interval_s
+        _INTERVAL.set(interval_s)
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="merge", daemon=True)

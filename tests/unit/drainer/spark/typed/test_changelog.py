@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
+from unittest import mock
 
 import pytest
 from binlog.runtime.security import Security
@@ -188,16 +189,18 @@ def test_of_several_changes_of_a_key_only_upstreams_rows_before_and_after_are_to
     assert told(changelog_of(SINGLE, [(None, one)], [(one, None)])) == [("insert", one), ("delete", one)]
 
 
-def test_changes_of_a_commit_in_several_binlogs_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_a_commit_in_several_binlogs_are_put_together() -> None:
     """As of a source whose rows have a binlog each (drainer/ticdc/binlogs.py)."""
     gone: Any = [(SINGLE, ("delete", {1: 1, 2: b"x", 3: 1}, {}))]
     come: Any = [(SINGLE, ("insert", {}, {1: 1, 2: b"x", 3: 2}))]
     served = [scan(transaction(rows, commit_ts=BEGIN_TS, start_ts=n)) for n, rows in enumerate((gone, come), 1)]
-    monkeypatch.setattr(reader, "_served", lambda *_: iter(served))
-    monkeypatch.setattr(rows_module, "BATCH_TRANSACTIONS", 1)
     reading = Reading(watched_of(SINGLE), fields_of({NAME: SINGLE}), 1, changelog=True)
     part = PumpRange("a", "a:1", True, 0, BEGIN_TS)
-    (batch,) = reader.read_changes(reader.ChangesTask((part,), 1, Security(), reading))
+    with (
+        mock.patch.object(reader, "_served", lambda *_: iter(served)),
+        mock.patch.object(rows_module, "BATCH_TRANSACTIONS", 1),
+    ):
+        (batch,) = reader.read_changes(reader.ChangesTask((part,), 1, Security(), reading))
     assert [kind for kind, _ in told(batch.to_pylist())] == ["update_preimage", "update_postimage"]
 
 

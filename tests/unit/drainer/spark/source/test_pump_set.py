@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from binlog.errors import ConfigError
@@ -60,15 +61,15 @@ async def test_bounded_query_does_not_wait_for_pumps_with_watermark() -> None:
     assert (await caught_up(survey, pause, enough_ts=90)).ts == 10
 
 
-def test_offset_that_query_of_available_rows_reports_is_that_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_that_query_of_available_rows_reports_is_that_of_its_target() -> None:
     """Started again from a checkpoint that has reached the target, it plans no micro-batch."""
     pumps = SimpleNamespace(survey_everything=lambda *_: Watermark(100, (OURS,)))
-    monkeypatch.setattr(stream.StreamReader, "_connected", lambda _: pumps)
-    reader = stream.StreamReader(SourceOptions.parse({"pd-urls": "http://x"}))
-    assert reader.reportLatestOffset() is None
-    reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset({"commit_ts": 100}, ReadAllAvailable()) == {"commit_ts": 100}
-    assert reader.reportLatestOffset() == {"commit_ts": 100}
+    with mock.patch.object(stream.StreamReader, "_connected", lambda _: pumps):
+        reader = stream.StreamReader(SourceOptions.parse({"pd-urls": "http://x"}))
+        assert reader.reportLatestOffset() is None
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset({"commit_ts": 100}, ReadAllAvailable()) == {"commit_ts": 100}
+        assert reader.reportLatestOffset() == {"commit_ts": 100}
 
 
 # Options of the data source: every refusal names the option.

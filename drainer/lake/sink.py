@@ -150,10 +150,8 @@ class LakeSink:
             if step.job.type in _TAKES_ROWS:
                 versions += self._take_rows(step, known)
             for change in step.changes:
-                ids = [one.table_id for one in (change.before, change.after) if one is not None]
-                entry = next((known[one] for one in ids if one in known), None)
-                versions += self._changed(step, change, entry)
-                known |= {one.table_id: one for one in self._registry.tables.values() if one.table_id in ids}
+                versions += self._changed(step, change, _known_of(change, known))
+                known |= {one.table_id: one for one in self._registry.tables.values() if one.table_id in _ids(change)}
             versions += self._overwritten(there, step.commit_ts)
             if self._is_loading:  # an empty mirror is not upstream's state
                 versions = []
@@ -386,8 +384,7 @@ class LakeSink:
     def _take_rows(self, step: Ddl, known: Mapping[int, Entry]) -> list[MirrorVersion]:
         """Delete or exchange the rows of partitions in mirrors. `known`: tables by id. Raises DdlFailed."""
         changes = step.changes
-        entries = [known[one.before.table_id] for one in changes if one.before and one.before.table_id in known]
-        mirrored = [one for one in entries if one.mirrored]
+        mirrored = [one for one in (_known_of(change, known) for change in changes) if one is not None and one.mirrored]
         first = changes[0].before
         if not mirrored or first is None or changes[0].after is None:
             return []
@@ -430,6 +427,15 @@ class LakeSink:
 def _infos(segment: ChangeSegment) -> dict[TableName, TableInfo]:
     """The tables that have changes in a segment."""
     return {(one.shape.schema, one.shape.table): one.codec.at.current for one in segment.changes}
+
+
+def _ids(change: TableChange) -> list[int]:
+    return [one.table_id for one in (change.before, change.after) if one is not None]
+
+
+def _known_of(change: TableChange, known: Mapping[int, Entry]) -> Entry | None:
+    """The table that a DDL changes. `known`: by id; a DDL that is repeated may have given the new one already."""
+    return next((known[one] for one in _ids(change) if one in known), None)
 
 
 def _failed(step: Ddl, name: TableName, why: str) -> DdlFailed:

@@ -319,7 +319,7 @@ class LakeSink:
         their versions. `unfinished`: tables that upstream has dropped meanwhile, or that are not replicated any
         more."""
         found: list[MirrorVersion] = []
-        for entry in self._mirrors()[0]:
+        for entry in [one for one in self._registry.tables.values() if one.mirrored]:
             if entry.table_id in unfinished:
                 self._registry.tables[entry.name] = replace(entry, mirrored=False)
                 continue

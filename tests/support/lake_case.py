@@ -85,11 +85,11 @@ def differences(session: Any, directory: Path, capture: CaptureSet) -> list[str]
 
 def read_otherwise(session: Any, directory: Path) -> tuple[list[str], int]:
     """Read all tables of a lake by Spark and by delta-rs: the paths of those with other rows, and how many are alike.
-    delta-rs does not read tables of which a column was widened."""
+    delta-rs does not read tables of which a column was widened, and does not find paths that are not ASCII."""
     from deltalake import DeltaTable, QueryBuilder
 
     unlike, alike = [], 0
-    for path in sorted(log.parent for log in directory.rglob("_delta_log")):
+    for path in sorted(log.parent for log in directory.rglob("_delta_log") if str(log).isascii()):
         table = DeltaTable(path.as_uri())
         if "typeWidening" in (table.protocol().reader_features or ()):
             continue

@@ -35,11 +35,13 @@ JARS = ROOT / "scripts" / "jars" / "delta-4.4.0.txt"
 
 @contextlib.contextmanager
 def delta_session(folder: Path, **conf: str) -> Iterator[Any]:
-    """A session with two cores and Delta."""
+    """A session with two cores and Delta. Code is interpreted: to compile it takes longer than to run it once."""
     from drainer.spark.startup.jvm_launch import start_jvm
     from drainer.spark.startup.session import open_session, stop_session
 
-    own = {"spark.jars": jars(), "spark.sql.shuffle.partitions": "2", **conf}
+    fast = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
+    fast |= {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    own = {"spark.jars": jars(), **fast, **conf}
     settings = {**LakeSection.model_validate({"dir": "x"}).spark_settings(own), **own}
     session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=settings))
     yield session

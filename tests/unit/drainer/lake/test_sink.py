@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from copy import deepcopy
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -12,71 +13,79 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pyarrow.parquet as pq
 import pytest
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Pieces
-from drainer.lake.control import MirrorVersion
+from drainer.lake.at import newest
+from drainer.lake.control import DOMAIN, Control, MirrorVersion, control_path
+from drainer.lake.delta import File, TableState, txn_action
 from drainer.lake.section import LakeSection
 from drainer.lake.sink import LakeSink
 from drainer.lake.tables import Entry, Registry
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import NO_QUESTION, SCHEMA_ID, FirstStart, TableLoad
-from drainer.sink.document_position import Document, DocumentPositionStore
-from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.errors import DdlFailed, DestinationDown, DestinationRefused, Fenced, PositionMoved
 from tests.support.change_replay import WHO
 from tests.support.row_case import INT, table
 from tests.support.schema_case import job
 
 
-class World:
-    """A sink whose tables and control table are in memory. `fails`: making a mirror fails."""
+class MemoryDelta:
+    """Delta's tables in memory: `commits`, the actions of each version of a table by its path."""
 
-    def __init__(self, directory: Path) -> None:
-        self.document, self.versions, self.ts, self.fails = Document(), list[MirrorVersion](), 0, False
-        self.loaded = dict[int, int]()
-        self._directory = directory
-        self.open()
+    def __init__(self) -> None:
+        self.commits: dict[Path, list[list[dict[str, Any]]]] = {}
+        self.spark = mock.MagicMock()
+
+    def _of(self, path: Path, kind: str) -> list[Any]:
+        return [one[kind] for commit in self.commits.get(path, ()) for one in commit if kind in one]
+
+    def state(self, path: Path) -> TableState | None:
+        found, version = self._of(path, "metaData"), len(self.commits.get(path, ())) - 1
+        schema = [json.loads(one["schemaString"])["fields"] for one in found]
+        return TableState(version, found[-1]["id"], schema[-1], found[-1]["configuration"]) if found else None
+
+    def committed(self, path: Path, app: str) -> int:
+        found = [one["version"] for one in self._of(path, "txn") if app in ("", one["appId"])]
+        return max(found, default=-1)
+
+    def domain(self, path: Path, name: str) -> tuple[int, str | None]:
+        found = [one["configuration"] for one in self._of(path, "domainMetadata")]
+        return len(self.commits[path]) - 1, found[-1] if found else None
+
+    def commit(self, path: Path, actions: Any, *, app: str = "", after: int = -1, version: int = -2) -> int:
+        commits = self.commits.setdefault(path, [])
+        if (app and self.committed(path, app) != after) or version not in (-2, len(commits) - 1):
+            raise Fenced("another one")
+        commits.append(list(actions))
+        return len(commits) - 1
+
+
+class World:
+    """A lake of which Delta is in memory. `merges`: (path, up to which TSO) of the merges that a DDL needs."""
+
+    def __init__(self, directory: Path, first: FirstStart = NO_QUESTION) -> None:
+        self.delta, self.ts, self.directory = MemoryDelta(), 0, directory
+        self.merges = list[tuple[str, int]]()
+        self.open(first)
 
     def open(self, first: FirstStart = NO_QUESTION) -> None:
-        self.sink = LakeSink(LakeSection(dir=str(self._directory)))
+        self.sink = LakeSink(LakeSection(dir=str(self.directory), mirror=("*.*", "!s.log*")))
         self.sink.session = mock.Mock()
-        merger = SimpleNamespace(lock=Lock(), merge=lambda *_: None, raise_error=lambda: None, close=lambda: None)
-        made = {
-            "Delta": mock.Mock(),
-            "Control": lambda *_: self,
-            "Tables": lambda *_: self,
-            "Merger": lambda *_: merger,
-        }
+        calls = {"raise_error": lambda: None, "close": lambda: None, "merge": self._merge}
         with ExitStack() as stack:
-            for name, one in made.items():
-                stack.enter_context(mock.patch(f"drainer.lake.sink.{name}", one))
+            for name, one in {"Delta": self.delta, "Merger": SimpleNamespace(lock=Lock(), **calls)}.items():
+                stack.enter_context(mock.patch(f"drainer.lake.sink.{name}", mock.Mock(return_value=one)))
             self.sink.open(WHO, 0, first)
 
-    @contextmanager
-    def transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
-        store = DocumentPositionStore(deepcopy(self.document), "x")
-        yield store
-        self.document = store.document
-        self.versions += versions
-
-    def define_mirror(self, entry: Entry, *_: object) -> int:
-        if self.fails:
-            raise DestinationDown("full")
-        return self.ts
-
-    def version(self, entry: Entry) -> int:
-        return self.ts
-
-    def ranges(self, entry: Entry) -> int:
-        return self.loaded.get(entry.table_id, 0)
-
-    def add_range(self, entry: Entry, number: int, actions: Sequence[object]) -> None:
-        self.loaded[entry.table_id] = number + 1
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+    def _merge(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
+        if self.delta.state(self.directory / entry.path) is None:
+            return None
+        self.merges.append((entry.path, until_ts))
+        return MirrorVersion(until_ts, entry.path, *entry.name, 0)
 
     def ddl(self, kind: ActionType, *changes: tuple[TableInfo | None, TableInfo | None]) -> None:
         self.ts += 10
@@ -84,16 +93,23 @@ class World:
         self.sink.ddl(Ddl(job(self.ts, kind, self.ts), self.ts, False, "s", "", (), "", self.ts, found))
 
     @property
+    def registry(self) -> Registry:
+        """As a restart finds it."""
+        _, text = self.delta.domain(control_path(self.directory, WHO.changefeed), DOMAIN)
+        return Registry(json.loads(text or "")["notes"])
+
+    @property
     def tables(self) -> dict[str, tuple[str, bool]]:
-        """By name the path under the schema, and whether there is a mirror; as a restart finds them."""
-        found = Registry(self.document.notes).tables.values()
-        return {one.table: (one.path.removeprefix("s/"), one.mirrored) for one in found}
+        """By name the path under the schema, and whether there is a mirror."""
+        return {one.table: (one.path.removeprefix("s/"), one.mirrored) for one in self.registry.tables.values()}
 
     @property
     def shown(self) -> dict[str, str]:
         """What `at` shows: the name of each mirror by its path."""
-        newest = {one.path.removeprefix("s/"): one for one in self.versions}
-        return {path: one.table for path, one in newest.items() if one.version >= 0}
+        path = control_path(self.directory, WHO.changefeed)
+        files = [one["add"]["path"] for commit in self.delta.commits[path] for one in commit if "add" in one]
+        rows = [MirrorVersion(**row) for file in files for row in pq.read_table(path / file).to_pylist()]
+        return {one.path.removeprefix("s/"): one.table for one in newest(rows)}  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -154,8 +170,8 @@ def test_table_named_as_the_history_of_another_one_has_files_of_its_own(both: Wo
 
 
 def test_ddl_that_failed_half_way_is_repeated_with_the_tables_before_it(both: World) -> None:
-    both.fails = True
-    with pytest.raises(DestinationDown):
+    failing = mock.patch("drainer.lake.tables.Tables.define_mirror", side_effect=DestinationDown)
+    with failing, pytest.raises(DestinationDown):
         both.ddl(ActionType.RENAME_TABLE, (A, replace(A, name="c")))
     both.sink._record_versions([])  # the thread that merges goes on for a while
     assert both.tables == {"a": ("a", True), "b": ("b", True)}
@@ -168,17 +184,127 @@ def test_truncate_that_is_repeated_after_a_crash_remembers_the_rows_of_the_old_t
     both.sink.close(clean=False)
     both.open()
     both.ddl(ActionType.TRUNCATE_TABLE, (A, again))
-    assert set(Registry(both.document.notes).dropped) == {1}
+    assert set(both.registry.dropped) == {1}
     assert both.tables == {"a": ("a", True), "b": ("b", True)}
+
+
+def test_only_tables_whose_first_row_is_seen_get_a_mirror_and_those_that_are_wanted(world: World) -> None:
+    older = named("older", 7)
+    world.ddl(ActionType.CREATE_TABLES, (None, A), (None, named("log1", 3)))
+    world.ddl(ActionType.RENAME_TABLE, (older, replace(older, name="new")))
+    assert world.tables == {"a": ("a", True), "log1": ("log1", False), "new": ("new", False)}
+    world.ddl(ActionType.DROP_TABLE, (named("log1", 3), None))
+    world.ddl(ActionType.DROP_TABLE, (A, None))
+    assert world.shown == {}
+    assert world.merges == [("s/a", 30)], "what it had before it was dropped"
+    assert set(world.tables) == {"new"}
+
+
+def test_dropped_table_that_comes_back_goes_on_where_it_was(both: World) -> None:
+    both.ddl(ActionType.DROP_TABLE, (A, None))
+    both.ddl(ActionType.CREATE_TABLE, (None, named("a", 3)))
+    both.sink.close(clean=False)
+    both.open()
+    both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
+    assert both.tables == {"a": ("a-3", True), "b": ("b", True), "old": ("a", True)}
+    assert both.shown == {"a": "old", "a-3": "a", "b": "b"}
+    both.delta.spark.read.format.assert_not_called()  # its rows are there
+    with pytest.raises(DdlFailed, match="no mirror has them"):
+        both.ddl(ActionType.RECOVER_TABLE, (None, named("unseen", 9)))
+
+
+def test_rows_of_before_a_truncate_come_back_in_files_of_their_own(both: World) -> None:
+    again = replace(A, id=3)
+    both.delta.commit(both.directory / "s" / "a", [])  # a merge
+    both.ddl(ActionType.TRUNCATE_TABLE, (A, again))
+    assert (both.registry.dropped[1].version, both.registry.dropped[1].path) == (1, "s/a")
+    both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
+    assert both.tables == {"a": ("a", True), "b": ("b", True), "old": ("old", True)}
+    read = both.delta.spark.read.format.return_value.option
+    read.assert_called_once_with("versionAsOf", 1)
+    read.return_value.load.assert_called_once_with(str(both.directory / "s" / "a"))
+    assert not both.registry.dropped
+
+
+def test_what_came_before_a_ddl_is_merged_before_the_mirror_changes(both: World) -> None:
+    wider = table([("id", INT), ("n", INT)], handle="id", table_id=1, name="a")
+    both.sink.advance(15, 1)
+    both.ddl(ActionType.ADD_COLUMN, (A, wider))
+    assert both.merges == [("s/a", 15)]
+    both.ddl(ActionType.MODIFY_TABLE_COMMENT, (wider, replace(wider, comment="x")))
+    assert both.merges == [("s/a", 15)], "a lake has no comments"
+    assert both.delta.committed(both.directory / "s" / "a", "") == 20
+    states = [both.delta.state(both.directory / "s" / name) for name in ("a", "a__changes")]
+    assert [[field.name for field in one.fields] for one in states if one] == [["id", "n"], ["id", "n"]]
+    both.ddl(ActionType.DROP_COLUMN, (wider, A))
+    states = [both.delta.state(both.directory / "s" / name) for name in ("a", "a__changes")]
+    assert [[field.name for field in one.fields] for one in states if one] == [["id"], ["id", "n"]]
+    ids = [field.id for one in states if one for field in one.fields]
+    assert ids == [8, 9, 11], "before has the numbers between"
+    assert [one.max_id for one in states if one] == [9, 11]
+
+
+def test_ddl_that_is_repeated_after_its_commits_changes_nothing(both: World) -> None:
+    wider = table([("id", INT), ("n", INT)], handle="id", table_id=1, name="a")
+    with mock.patch("drainer.lake.sink.LakeSink._move", side_effect=DestinationDown), pytest.raises(DestinationDown):
+        both.ddl(ActionType.ADD_COLUMN, (A, wider))
+    before = {path: len(one) for path, one in both.delta.commits.items() if "_control" not in path.parts}
+    both.sink.close(clean=False)
+    both.open()
+    both.ts -= 10
+    both.ddl(ActionType.ADD_COLUMN, (A, wider))
+    assert before == {path: len(one) for path, one in both.delta.commits.items() if "_control" not in path.parts}
+    assert both.sink.job_done(both.ts)
+    assert not both.sink.job_done(5)
+
+
+def test_drainer_whose_position_was_taken_writes_nothing(both: World) -> None:
+    first = both.sink
+    with mock.patch("drainer.lake.sink.lock", lambda _: os.open(os.devnull, os.O_RDONLY)):
+        both.open()
+    before = {path: len(one) for path, one in both.delta.commits.items()}
+    with pytest.raises(Fenced):
+        first.advance(100, 1)
+    with pytest.raises(Fenced):
+        first._check(10, 20)
+    with pytest.raises(PositionMoved):
+        both.sink._check(9, 20)
+    assert before == {path: len(one) for path, one in both.delta.commits.items()}
+    first.close(clean=False)
+
+
+def test_control_table_is_written_by_one_at_a_time_and_only_for_its_changefeed(both: World) -> None:
+    control = both.sink._control
+    with pytest.raises(Fenced), control.transaction() as store:
+        both.delta.commit(control.path, [])
+        store.document.notes = {"x": 1}
+    with pytest.raises(DestinationRefused, match="position of changefeed 'default'"):
+        Control(both.delta, both.directory, replace(WHO, cluster_id=2)).transaction().__enter__()  # type: ignore[arg-type]
+    both.delta.commit(control.path, [{"domainMetadata": {"domain": DOMAIN, "configuration": "[]"}}])
+    with pytest.raises(DestinationRefused, match="not written by this version"):
+        control.transaction().__enter__()
+
+
+def test_rows_of_a_batch_are_committed_once_however_the_next_batches_are_divided(both: World) -> None:
+    path = both.directory / "s" / "a__changes"
+    files = [(("s", "a"), File("x", 1, 1)), (("s", "a"), File("y", 1, 1))]
+    both.sink._histories({("s", "a"): A})
+    both.sink._commit_histories(files, 20)
+    assert [list(one) for one in both.delta.commits[path][-1]] == [["txn"], ["add"], ["add"]]
+    both.sink._commit_histories(files, 30)
+    assert both.delta.committed(path, "") == 30
+    both.sink.close(clean=False)  # before the position is stored
+    both.open()
+    assert both.sink._histories({("s", "a"): A})["s", "a"].committed_ts == 30
+    both.delta.commit(path, [txn_action("", 31)])
+    with pytest.raises(Fenced):
+        both.sink._commit_histories(files, 40)
 
 
 @pytest.fixture
 def loading(tmp_path: Path) -> Iterator[World]:
     """Both tables are created for a first load, and listed."""
-    made = World(tmp_path)
-    made.sink.close(clean=True)
-    made.document = Document()
-    made.open(FirstStart(loads=True))
+    made = World(tmp_path, FirstStart(loads=True))
     made.ddl(ActionType.CREATE_TABLES, (None, A), (None, B))
     made.sink.put_loads([TableLoad(1), TableLoad(2)], done=TableLoad(SCHEMA_ID, ()))
     made.sink.put_loads([TableLoad(1, (("5",),)), TableLoad(2, ())])
@@ -192,15 +318,14 @@ def load(world: World, table_id: int, number: int) -> None:
 
 def test_mirrors_are_shown_when_all_tables_are_loaded_and_not_before(loading: World) -> None:
     for table_id, number in ((1, 0), (1, 1), (2, 0)):
-        assert loading.versions == []
+        assert loading.shown == {}
         load(loading, table_id, number)
     assert [one.left for one in loading.sink.loads()] == [0, 0, 0], "histories have counted them"
-    assert loading.document.is_loading, "the control table has not"
     ended = [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)]
     loading.sink.put_loads(ended)
-    assert {(one.until_ts, one.path) for one in loading.versions} == {(loading.ts, "s/a"), (loading.ts, "s/b")}
+    assert loading.shown == {"a": "a", "b": "b"}
     loading.sink.put_loads(ended)
-    assert len(loading.versions) == 2, "and once"
+    assert loading.merges == [("s/a", loading.ts), ("s/b", loading.ts)], "and once"
 
 
 def test_range_that_is_not_the_next_one_of_its_table_is_not_written(loading: World) -> None:

@@ -64,6 +64,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_lake_has_every_change_once_after_drainer_is_killed(world: World) -> None:
-    """Every place where it may die: tests/integration/sink/test_lake.py."""
+    """Every place where it may die: tests/unit/drainer/lake/test_kills.py."""
     world.die_around_ddl(["lake.history_committed:4", "lake.slot_written:2", "lake.merged"], before=40)
     world.drain_and_check()

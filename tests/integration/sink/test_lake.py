@@ -1,4 +1,4 @@
-"""A lake of Delta tables, with Spark and Delta: exactly once, at every crash point; a consistent state at every TSO."""
+"""A lake of Delta tables, with Spark and Delta: exactly once, killed among commits; a consistent state at every TSO."""
 
 from __future__ import annotations
 
@@ -112,19 +112,16 @@ def test_lake_is_as_upstream_was_at_every_tso(spark: Any, whole: Path) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        "lake.slot_written",
         "lake.history_committed",
-        "lake.history_defined:3",
         "lake.columns_added",
         "lake.columns_filled",
         "lake.truncating",
         "lake.emptied",
         "lake.merged",
-        "sink.before_commit:9",
-        "sink.after_commit:9",
     ],
 )
 def test_lake_of_a_killed_drainer_has_every_change_once(spark: Any, whole: Path, tmp_path: Path, point: str) -> None:
+    """Every crash point: tests/unit/drainer/lake/test_kills.py."""
     with dies_at(point), contextlib.suppress(Killed):
         live(spark, tmp_path, EDGES)
     live(spark, tmp_path, [edge + 1 for edge in EDGES[:-1:2]] + EDGES[-1:])  # batches end elsewhere now

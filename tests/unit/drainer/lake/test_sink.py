@@ -10,10 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
-import pyarrow.parquet as pq
 import pytest
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
@@ -21,7 +19,7 @@ from binlog.tidb.table import TableInfo
 from drainer.batch.work import Pieces
 from drainer.lake.at import newest
 from drainer.lake.control import DOMAIN, Control, MirrorVersion, control_path
-from drainer.lake.delta import File, TableState, txn_action
+from drainer.lake.delta import File, txn_action
 from drainer.lake.section import LakeSection
 from drainer.lake.sink import LakeSink
 from drainer.lake.tables import Entry, Registry
@@ -29,39 +27,9 @@ from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import NO_QUESTION, SCHEMA_ID, FirstStart, TableLoad
 from drainer.sink.errors import DdlFailed, DestinationDown, DestinationRefused, Fenced, PositionMoved
 from tests.support.change_replay import WHO
+from tests.support.memory_delta import MemoryDelta
 from tests.support.row_case import INT, table
 from tests.support.schema_case import job
-
-
-class MemoryDelta:
-    """Delta's tables in memory: `commits`, the actions of each version of a table by its path."""
-
-    def __init__(self) -> None:
-        self.commits: dict[Path, list[list[dict[str, Any]]]] = {}
-        self.spark = mock.MagicMock()
-
-    def _of(self, path: Path, kind: str) -> list[Any]:
-        return [one[kind] for commit in self.commits.get(path, ()) for one in commit if kind in one]
-
-    def state(self, path: Path) -> TableState | None:
-        found, version = self._of(path, "metaData"), len(self.commits.get(path, ())) - 1
-        schema = [json.loads(one["schemaString"])["fields"] for one in found]
-        return TableState(version, found[-1]["id"], schema[-1], found[-1]["configuration"]) if found else None
-
-    def committed(self, path: Path, app: str) -> int:
-        found = [one["version"] for one in self._of(path, "txn") if app in ("", one["appId"])]
-        return max(found, default=-1)
-
-    def domain(self, path: Path, name: str) -> tuple[int, str | None]:
-        found = [one["configuration"] for one in self._of(path, "domainMetadata")]
-        return len(self.commits[path]) - 1, found[-1] if found else None
-
-    def commit(self, path: Path, actions: Any, *, app: str = "", after: int = -1, version: int = -2) -> int:
-        commits = self.commits.setdefault(path, [])
-        if (app and self.committed(path, app) != after) or version not in (-2, len(commits) - 1):
-            raise Fenced("another one")
-        commits.append(list(actions))
-        return len(commits) - 1
 
 
 class World:
@@ -107,8 +75,7 @@ class World:
     def shown(self) -> dict[str, str]:
         """What `at` shows: the name of each mirror by its path."""
         path = control_path(self.directory, WHO.changefeed)
-        files = [one["add"]["path"] for commit in self.delta.commits[path] for one in commit if "add" in one]
-        rows = [MirrorVersion(**row) for file in files for row in pq.read_table(path / file).to_pylist()]
+        rows = [MirrorVersion(**row) for row in self.delta.rows(path)]
         return {one.path.removeprefix("s/"): one.table for one in newest(rows)}  # type: ignore[arg-type]
 
 
@@ -296,7 +263,7 @@ def test_rows_of_a_batch_are_committed_once_however_the_next_batches_are_divided
     both.sink.close(clean=False)  # before the position is stored
     both.open()
     assert both.sink._histories({("s", "a"): A})["s", "a"].committed_ts == 30
-    both.delta.commit(path, [txn_action("", 31)])
+    both.delta.commit(path, [txn_action(both.sink._tables.app, 31)])
     with pytest.raises(Fenced):
         both.sink._commit_histories(files, 40)
 

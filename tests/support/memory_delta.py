@@ -1,0 +1,48 @@
+"""Delta's tables in memory, for tests of a lake without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow.parquet as pq
+
+from drainer.lake.delta import TableState
+from drainer.sink.errors import Fenced
+
+
+class MemoryDelta:
+    """Delta's tables in memory: `commits`, the actions of each version of a table by its path."""
+
+    def __init__(self) -> None:
+        self.commits: dict[Path, list[list[dict[str, Any]]]] = {}
+        self.spark = mock.MagicMock()
+
+    def _of(self, path: Path, kind: str) -> list[Any]:
+        return [one[kind] for commit in self.commits.get(path, ()) for one in commit if kind in one]
+
+    def state(self, path: Path) -> TableState | None:
+        found, version = self._of(path, "metaData"), len(self.commits.get(path, ())) - 1
+        schema = [json.loads(one["schemaString"])["fields"] for one in found]
+        return TableState(version, found[-1]["id"], schema[-1], found[-1]["configuration"]) if found else None
+
+    def committed(self, path: Path, app: str) -> int:
+        found = [one["version"] for one in self._of(path, "txn") if app in ("", one["appId"])]
+        return max(found, default=-1)
+
+    def domain(self, path: Path, name: str) -> tuple[int, str | None]:
+        found = [one["configuration"] for one in self._of(path, "domainMetadata")]
+        return len(self.commits[path]) - 1, found[-1] if found else None
+
+    def commit(self, path: Path, actions: Any, *, app: str = "", after: int = -1, version: int = -2) -> int:
+        commits = self.commits.setdefault(path, [])
+        if (app and self.committed(path, app) != after) or version not in (-2, len(commits) - 1):
+            raise Fenced("another one")
+        commits.append(list(actions))
+        return len(commits) - 1
+
+    def rows(self, path: Path) -> list[dict[str, Any]]:
+        """Of the files that were added, with physical names."""
+        return [row for one in self._of(path, "add") for row in pq.read_table(path / one["path"]).to_pylist()]

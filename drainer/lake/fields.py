@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any, Final
 
 from binlog.errors import ConfigError
@@ -207,9 +208,19 @@ def conversion(old: FieldType, new: FieldType) -> Callable[[Any], str | bytes | 
         found = given if convert is None else convert(bytes(given) if isinstance(given, bytearray) else given)
         if found is None or isinstance(found, bytes):
             return found
+        if type_class_of(new) in (TypeClass.DATE, TypeClass.DATETIME) and not _is_date(str(found)):
+            return None
         return str(found).encode() if is_binary else str(found)
 
     return converted
+
+
+def _is_date(text: str) -> bool:
+    """Whether Spark can hold a date, or a date and time: not one of zeros, or the 31st of February."""
+    try:
+        return bool(date.fromisoformat(text[:10]))
+    except ValueError:
+        return False
 
 
 def in_partitions(
@@ -240,7 +251,7 @@ def sql_type(name: str) -> str:
 def default_of(column: ColumnInfo, kind: str) -> str:
     """SQL of the value of rows that are older than the column; "": NULL. A date that Spark cannot hold is NULL."""
     text = text_of(missing_value(column), column.type)
-    if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and text.startswith("0000-00-00")):
+    if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and not _is_date(text)):
         return ""
     if kind == "string":
         return literal(text)

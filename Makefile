@@ -1,10 +1,11 @@
 # make demo         runs the complete chain on this machine and compares row by row (about a minute)
 # make demo-kafka   the same into Kafka
+# make demo-lake    the same into a lake of Delta tables
 # make test         runs the tests that a change would most likely break, with real servers
 # make test-all     runs every test; make test-rest those that make test leaves out
 # make test-unit    runs the tests without servers (seconds)
-# They install what is missing: uv, Java 17 and MariaDB (as Debian packages, if permitted), a Kafka broker and a schema
-# registry (as jars).
+# They install what is missing: uv, Java 17 and MariaDB (as Debian packages, if permitted), a Kafka broker, a schema
+# registry and Delta (as jars).
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
@@ -21,7 +22,7 @@ SLOW_FILES = $$(grep -rlE 'mark\.slow|desk_test\(' tests --include='test_*.py')
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help site demo demo-kafka test test-all test-rest coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
+.PHONY: help site demo demo-kafka demo-lake test test-all test-rest coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -41,6 +42,10 @@ demo: sync-demo  ## run the main job: etcd, two pumps, the drainer on Spark, a s
 demo-kafka: sync-demo  ## the same shop into Kafka: a broker, a schema registry, two drainers, two protocols; then read back and compare
 	@scripts/need.sh java kafka registry
 	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
+
+demo-lake: sync-demo  ## the same shop into a lake of Delta tables; then read them and a JOIN of two back and compare
+	@scripts/need.sh java delta
+	@$(RUN) python -m demo.lake $(DEMO_ARGS)
 
 test: sync  ## run the tests that a change would most likely break, with real etcd, MariaDB, Kafka, a schema registry and Spark
 	@scripts/need.sh java mariadb kafka registry

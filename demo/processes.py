@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +51,22 @@ def free_port() -> int:
         _PORTS.append(name)
         return port
     raise DemoError(f"no free port between 10000 and {low}")
+
+
+def jars_folder(name: str, make: str, needed: str = "") -> Path:
+    """Return the folder of a list in scripts/jars, which has all its jars if it exists. `needed`: what scripts/need.sh
+    calls it, if not `name`; `make`: the target that installs it. Raises DemoError if Java or the folder is missing."""
+    if shutil.which("java") is None:
+        raise DemoError(missing("Java 17 is", "java", make))
+    jars, pattern = Path.home() / ".cache" / "tidb-binlog", f"{name}-[0-9]*"
+    found = sorted(one for one in jars.glob(pattern) if one.is_dir())
+    if not found:
+        raise DemoError(missing(f"{jars / pattern} is", needed or name, make))
+    return found[-1]
+
+
+def missing(what: str, needed: str, make: str) -> str:
+    return f"{what} not there: run `scripts/need.sh {needed}`, or `make {make}`, which does"
 
 
 @dataclass
@@ -158,13 +175,16 @@ class DrainerProgram(Program):
         return {}
 
 
-def drainer_program(directory: Path, etcd_url: str, name: str, syncer: str) -> DrainerProgram:
-    """Return a drainer, with a changefeed of this name. `syncer`: the sections [syncer] and [syncer.to] in TOML."""
+def drainer_program(
+    directory: Path, etcd_url: str, name: str, syncer: str, *, changefeed: str = "default"
+) -> DrainerProgram:
+    """Return a drainer. `syncer`: the sections [syncer] and [syncer.to] in TOML, and those that follow them."""
     status = f"127.0.0.1:{free_port()}"
     config = directory / f"{name}.toml"
     config.write_text(
-        f'pd-urls = "{etcd_url}"\nnode-id = "demo-{name}"\nchangefeed = "{name}"\naddr = "127.0.0.1:{free_port()}"\n'
-        f'status-addr = "{status}"\ndata-dir = "{directory / name}"\ninitial-commit-ts = 0\n\n{syncer}'
+        f'pd-urls = "{etcd_url}"\nnode-id = "demo-{name}"\nchangefeed = "{changefeed}"\n'
+        f'addr = "127.0.0.1:{free_port()}"\nstatus-addr = "{status}"\n'
+        f'data-dir = "{directory / name}"\ninitial-commit-ts = 0\n\n{syncer}'
     )
     argv = [sys.executable, "-m", "drainer", "-config", str(config)]
     return DrainerProgram(name, argv, directory / f"{name}.log", status_addr=status)

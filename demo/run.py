@@ -45,18 +45,18 @@ class Chain:
     etcd_url: str
     pumps: list[Program]
     drainer: DrainerProgram
-    database: Path
+    directory: Path
 
 
 @contextlib.asynccontextmanager
-async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
-    """Start etcd first, then the pumps, then the drainer. Stop them in the opposite order."""
+async def started(options: Options, screen: Screen, into: Callable[[Path], str]) -> AsyncIterator[Chain]:
+    """Start etcd first, then the pumps, then the drainer. Stop them in the opposite order. `into`: the drainer's
+    sections [syncer] and [syncer.to], given the demo's directory."""
     directory = emptied(options.directory)
     etcd, url = etcd_program(directory)
-    database = directory / "shop.sqlite"
-    drainer = drainer_program(directory, url, "drainer", into_sqlite(database))
+    drainer = drainer_program(directory, url, "drainer", into(directory))
     pumps = [pump_program(directory, f"pump-{n}", url) for n in (1, 2)]
-    chain = Chain(etcd, url, pumps, drainer, database)
+    chain = Chain(etcd, url, pumps, drainer, directory)
     log.setup("info", str(directory / "writer.log"))
     try:
         screen.say("starting etcd and two pumps")
@@ -198,22 +198,38 @@ async def stopped(drainer: DrainerProgram) -> None:
 
 async def run(options: Options, screen: Screen) -> bool:
     """Run the demo. Return True if every table downstream equals what the shop wrote."""
-    async with started(options, screen) as chain:
-        async with await Service.connect(chain.etcd_url) as service:
-            shop = Shop(service, random.Random(options.seed))
-            await shop.create(PRODUCTS)
-            screen.say("waiting for the first tables downstream")
-            await caught_up(chain.drainer, shop.counts.last_commit_ts)
-            with screen.running(options.seconds):
-                watching = partial(watch, chain, shop, options, screen)
-                interruptions = interrupt(chain.pumps[0], shop, options, screen.say)
-                waits = [("catching up", partial(caught_up, chain.drainer))]
-                await written(shop, options, watching, interruptions, waits)
-        await stopped(chain.drainer)
-        results: list[Comparison] = [compare_table(chain.database, SCHEMA, model) for model in shop.models.values()]
-        screen.compare(results, chain.database)
+    async with started(options, screen, lambda directory: into_sqlite(_database(directory))) as chain:
+        shop = await shop_downstream(chain, options, screen)
+        database = _database(chain.directory)
+        results: list[Comparison] = [compare_table(database, SCHEMA, model) for model in shop.models.values()]
+        screen.compare(results, f"SQLite file: {database}")
         screen.say(shop.counts.told())
         return all(result.ok for result in results)
+
+
+def _database(directory: Path) -> Path:
+    return directory / "shop.sqlite"
+
+
+async def shop_downstream(
+    chain: Chain, options: Options, screen: Screen, merged: Callable[[Shop], Work] | None = None
+) -> Shop:
+    """Let a shop write, wait until the drainer has everything, then for `merged`, and stop the drainer. Return the
+    shop."""
+    async with await Service.connect(chain.etcd_url) as service:
+        shop = Shop(service, random.Random(options.seed))
+        await shop.create(PRODUCTS)
+        screen.say("waiting for the first tables downstream")
+        await caught_up(chain.drainer, shop.counts.last_commit_ts)
+        with screen.running(options.seconds):
+            watching = partial(watch, chain, shop, options, screen)
+            interruptions = interrupt(chain.pumps[0], shop, options, screen.say)
+            waits: list[tuple[str, Callable[[int], Work]]] = [("catching up", partial(caught_up, chain.drainer))]
+            if merged is not None:
+                waits.append(("merging", lambda _: merged(shop)))
+            await written(shop, options, watching, interruptions, waits)
+    await stopped(chain.drainer)
+    return shop
 
 
 async def written(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -111,9 +110,9 @@ class Screen:
         self._live.update(Group(self._progress, below))
 
     def compare(
-        self, results: list[Comparison], database: Path, *, title: str = "downstream against what the shop wrote"
+        self, results: list[Comparison], place: str, *, title: str = "downstream against what the shop wrote"
     ) -> None:
-        """Print the table of comparisons, examples of differences, and the file's path."""
+        """Print the table of comparisons, examples of differences, and `place`, where the tables are."""
         table = Table(title=title)
         for name in ("table", "rows written", "rows downstream", "equal", ""):
             table.add_column(name, justify="left" if name in ("table", "") else "right")
@@ -126,4 +125,4 @@ class Screen:
                 self._console.print(f"{r.table}: written, not downstream: {escape(repr(row))}", highlight=False)
             for row in r.unexpected:
                 self._console.print(f"{r.table}: downstream, not written: {escape(repr(row))}", highlight=False)
-        self._console.print(f"SQLite file: {database}", highlight=False, soft_wrap=True)
+        self._console.print(place, highlight=False, soft_wrap=True)

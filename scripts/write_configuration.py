@@ -53,7 +53,8 @@ binlogctl reads no file and no environment, except `BINLOG_SECRET_KEY`. The comm
 DEMO = """
 ## demo
 
-Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` lists them.
+Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` lists them. `make demo-kafka` and
+`make demo-lake` have the same ones.
 """
 
 

@@ -24,7 +24,7 @@ class Feed:
 
     def drainer(self, directory: Path, etcd_url: str) -> DrainerProgram:
         syncer = f'[syncer]\ndb-type = "kafka"\n\n[syncer.to]\nsink-uri = "{self.uri}"\n\n{self.dispatchers}'
-        return drainer_program(directory, etcd_url, self.name, syncer)
+        return drainer_program(directory, etcd_url, self.name, syncer, changefeed=self.name)
 
     def printer(self, directory: Path) -> Program:
         """The program that appends every event as a line of JSON to its `output`, as events arrive."""

@@ -67,7 +67,8 @@ class KafkaScreen(Screen):
             self.say(f"  order: [{colour}]{escape(line)}[/]" if line else "")
 
     def compare_feed(self, title: str, results: list[Comparison], database: Path) -> None:
-        self.compare(results, database, title=f"tables made from {title}, against what the shop wrote")
+        title = f"tables made from {title}, against what the shop wrote"
+        self.compare(results, f"SQLite file: {database}", title=title)
 
 
 def feed_told(feed: FeedMoment) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -18,10 +17,10 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from demo.processes import DemoError, Program, free_port
+from demo.processes import DemoError, Program, free_port, jars_folder, missing
 
+MAKE = "demo-kafka"
 NO_LISTENERS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType({})
-JARS = Path.home() / ".cache" / "tidb-binlog"
 _BROKER_JVM = ("-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _REGISTRY_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOGGING = """\
@@ -82,7 +81,7 @@ class Registry:
 
 def broker(directory: Path) -> Broker:
     """Format the broker's data and return the broker. Raises DemoError if Java or the jars are missing."""
-    jars = _jars("kafka-[0-9]*", "kafka")
+    jars = jars_folder("kafka", MAKE)
     home = directory / "kafka"
     home.mkdir()
     port, controller = free_port(), free_port()
@@ -102,9 +101,9 @@ def broker(directory: Path) -> Broker:
 
 def registry(directory: Path) -> Registry:
     """Return the registry. Raises DemoError if Java or the jar is missing."""
-    jar = next(iter(sorted(_jars("apicurio-registry-[0-9]*", "registry").glob("*-runner.jar"))), None)
+    jar = next(iter(sorted(jars_folder("apicurio-registry", MAKE, "registry").glob("*-runner.jar"))), None)
     if jar is None:
-        raise DemoError(_missing("the schema registry's jar is", "registry"))
+        raise DemoError(missing("the schema registry's jar is", "registry", MAKE))
     port = free_port()
     where = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
     program = Program(
@@ -155,17 +154,3 @@ def broker_settings(
 def properties_text(settings: Mapping[str, str]) -> str:
     """Return the text of a properties file."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _jars(pattern: str, needed: str) -> Path:
-    """Return the folder of one of the lists in scripts/jars, if all its jars exist."""
-    if shutil.which("java") is None:
-        raise DemoError(_missing("Java 17 is", "java"))
-    found = sorted(one for one in JARS.glob(pattern) if one.is_dir())
-    if not found:
-        raise DemoError(_missing(f"{JARS / pattern} is", needed))
-    return found[-1]
-
-
-def _missing(what: str, needed: str) -> str:
-    return f"{what} not there: run `scripts/need.sh {needed}`, or `make demo-kafka`, which does"

@@ -67,11 +67,12 @@ def test_server_without_jars_names_command_to_install_them(
     java.write_text("#!/bin/sh\n")
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(servers, "JARS", tmp_path / "cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DemoError, match=f"not there: run `scripts/need.sh {needed}`, or `make demo-kafka`"):
         start(tmp_path)
-    (tmp_path / "cache" / f"{needed}-1").mkdir(parents=True)
-    (tmp_path / "cache" / "apicurio-registry-1").mkdir()
+    cache = tmp_path / ".cache" / "tidb-binlog"
+    (cache / f"{needed}-1").mkdir(parents=True)
+    (cache / "apicurio-registry-1").mkdir()
     if needed == "registry":
         with pytest.raises(DemoError, match=r"jar is not there: run `scripts/need.sh registry`"):
             start(tmp_path)

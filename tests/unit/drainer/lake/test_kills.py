@@ -38,7 +38,7 @@ def live(delta: MemoryDelta, directory: Path, edges: list[int], *, dies_at: int 
     sink.session = mock.Mock()
 
     def merge(_: Any, app: str, path: Path, mirror: Any, history: Path, of: Range) -> None:
-        delta.commit(path, [{"txn": {"version": of.until_ts}}], app=app, after=of.after_ts)
+        delta.commit(path, [{"txn": {"appId": app, "version": of.until_ts}}], app=app, after=of.after_ts)
 
     def pass_point(name: str) -> None:
         nonlocal passed

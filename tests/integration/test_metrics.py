@@ -12,6 +12,7 @@ from binlog.runtime import metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
+from tests.support.metric_names import of_lake
 from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -23,7 +24,8 @@ Samples = dict[str, list[dict[str, str]]]  # name without binlog_ → the labels
 
 def documented(program: str) -> dict[str, tuple[set[str], str]]:
     """Name → (its labels, the rest of its line) of one program's table."""
-    title = {"pump": "pump", "drainer": "drainer", "pump_client": "writer (SDK, pump client)"}[program]
+    titles = {"pump_client": "writer (SDK, pump client)", "drainer_lake": "drainer into a lake"}
+    title = titles.get(program, program)
     table = PAGE.split(f"\n| {title} | meaning | look when |\n")[1].split("\n\n")[0]
     found = {}
     for line in table.splitlines()[1:]:
@@ -146,3 +148,7 @@ def test_exported_metrics_under_load_equal_documented_tables(running: Running) -
     client = texts["pump_client"]
     assert counted(client, "pump_client_rpc_duration_seconds_count", outcome="acked") >= 2 * transactions
     assert counted(client, "pump_client_written_binlogs_total") >= 2 * transactions
+
+
+def test_metrics_of_a_lake_equal_documented_table() -> None:
+    assert set(documented("drainer_lake")) == exported(of_lake(), "drainer_lake")[0]

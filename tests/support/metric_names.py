@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import yaml
+from binlog.runtime import metrics
 
 from tests.support.servers import ROOT
 
@@ -62,6 +63,13 @@ class Exported:
         short = re.escape(re.sub(r"^binlog_|_(bucket|sum|count)$", "", name))
         found = re.search(rf"`{short}\{{([\w,]+)\}}`", OPERATIONS_PAGE.read_text())
         return [dict.fromkeys(found[1].split(","), "")] if found else [{}]
+
+
+def of_lake() -> str:
+    """What a drainer into a lake exports beside the others, which do not load this module."""
+    from drainer.lake import merging  # noqa: F401
+
+    return "".join(line for line in metrics.render().decode().splitlines(keepends=True) if "_drainer_lake_" in line)
 
 
 def asked_for(query: str) -> set[str]:

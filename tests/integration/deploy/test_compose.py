@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.browser import DESK, PHONE, look, running_chromium
 from tests.support.compose import Processes, images
-from tests.support.metric_names import Exported, faults, label_faults, queries, rules
+from tests.support.metric_names import Exported, faults, label_faults, of_lake, queries, rules
 from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -96,7 +96,7 @@ def queries_find_what_they_ask_for(processes: Processes) -> None:
     programs = {}
     for job, name, port in (("pump", "pump-1", 9250), ("drainer", "drainer", 9249)):
         with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(name, port)}/metrics", timeout=120) as answer:
-            programs[job] = Exported.of(answer.read().decode())
+            programs[job] = Exported.of(answer.read().decode() + (of_lake() if job == "drainer" else ""))
     assert {query: found for query in queries() if (found := faults(query, programs))} == {}
     assert [fault for rule in rules() for fault in label_faults(rule, programs)] == []
 

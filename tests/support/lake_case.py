@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from binlog.tidb.job import ActionType, Job
@@ -87,11 +88,11 @@ def differences(session: Any, directory: Path, capture: CaptureSet) -> list[str]
 
 def read_otherwise(session: Any, directory: Path) -> tuple[list[str], int]:
     """Read all tables of a lake by Spark and by delta-rs: the paths of those with other rows, and how many are alike.
-    delta-rs does not read tables of which a column was widened, and does not find paths that are not ASCII."""
+    delta-rs does not read tables of which a column was widened, and does not find paths that URLs escape."""
     from deltalake import DeltaTable, QueryBuilder
 
     unlike, alike = [], 0
-    for path in sorted(log.parent for log in directory.rglob("_delta_log") if str(log).isascii()):
+    for path in sorted(log.parent for log in directory.rglob("_delta_log") if quote(str(log)) == str(log)):
         table = DeltaTable(path.as_uri())
         if "typeWidening" in (table.protocol().reader_features or ()):
             continue

@@ -33,6 +33,7 @@ _SETTINGS: Final = {
     "spark.databricks.delta.optimize.minFileSize": str(64 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(256 << 20),
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # what `keep` says is meant
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # VACUUM has 10000 tasks otherwise
 }
 APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 VERSION: Final = "spark.databricks.delta.write.txnVersion"

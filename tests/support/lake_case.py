@@ -112,7 +112,11 @@ def _plain(kind: str, value: Any) -> Any:
         return {name: _plain("", one) for name, one in value.items()}
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
-    return plain(kind, value)
+    found = plain(kind, value)
+    if isinstance(found, Decimal):  # delta-rs leaves out zeros at the end
+        text = f"{found:f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return found
 
 
 def value_of(kind: str, text: Any) -> Any:

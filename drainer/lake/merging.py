@@ -127,14 +127,14 @@ class Merger:
         for path in paths:
             if not self._stop.is_set() and self._vacuumed_s.get(path, due_s) <= due_s and path.exists():
                 self._vacuumed_s[path] = time.monotonic()
-                with self._attempt(path):
+                with self._lock_of(path), self._attempt(path):  # it commits, too
                     self._tables.delta.vacuum(path, self._keep_h)
                 break
 
     def compact(self, path: Path) -> None:
         """Write a table's small files together."""
         begin_s = time.monotonic()
-        with self._control_lock if path == self._control else self.lock, self._attempt(path):
+        with self._lock_of(path), self._attempt(path):
             self._tables.delta.compact(path)
             for entry in self._due()[0]:
                 if entry.mirrored and path == self._tables.mirror_path(entry):
@@ -142,6 +142,9 @@ class Merger:
                     merged_ts = self._tables.delta.committed(path, self._tables.app)
                     self._record([MirrorVersion(merged_ts, entry.path, *entry.name, self._tables.version(entry))])
         self._compacted_s += time.monotonic() - begin_s
+
+    def _lock_of(self, path: Path) -> threading.Lock:
+        return self._control_lock if path == self._control else self.lock
 
     @contextlib.contextmanager
     def _attempt(self, path: Path) -> Iterator[None]:

@@ -33,6 +33,7 @@ class World:
         self.act: Callable[[], object] = lambda: None
         self.delta: Any = self
         self.root, self.new_files = Path("lake"), dict[Path, int]()
+        self.control, self.control_lock = Path("control"), threading.Lock()
         self.compacted, self.vacuumed = list[str](), list[tuple[str, int]]()
 
     def mirror_path(self, entry: Entry) -> Path:
@@ -60,6 +61,7 @@ class World:
         self.new_files.pop(path)
 
     def vacuum(self, path: Path, hours: int) -> None:
+        assert self.control_lock.locked() == (path == self.control)  # a position that is stored meanwhile is refused
         self.vacuumed.append((path.name, hours))
 
     def version(self, entry: Entry) -> int:
@@ -71,7 +73,7 @@ class World:
 
     @contextmanager
     def merger(self, interval_s: float = 1e6, share: float = 1.0) -> Iterator[Merger]:
-        due, control = lambda: (self.entries, self.until_ts), (Path("control"), threading.Lock())
+        due, control = lambda: (self.entries, self.until_ts), (self.control, self.control_lock)
         with mock.patch("drainer.lake.merging.merge", self.merge):
             upkeep = (control, share, timedelta(hours=1, minutes=1))
             made = Merger(self, due, self.recorded.extend, interval_s, *upkeep)  # type: ignore[arg-type]
@@ -176,7 +178,9 @@ def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(tmp_
     world.root = tmp_path
     (tmp_path / "s" / "a").mkdir(parents=True)
     (tmp_path / "s" / "b__changes").mkdir()
+    world.control = tmp_path / "control"
+    world.control.mkdir()
     with world.merger() as merger:
-        for _ in range(4):
+        for _ in range(5):
             merger.maintain()
-    assert world.vacuumed == [("a", 2), ("b__changes", 2)]
+    assert world.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2)]

@@ -1,5 +1,5 @@
-"""Measure `db-type = "delta"`: writing histories beside plain Parquet of the same columns, and a merge into a mirror
-beside a rewrite of all its rows.
+"""Measure a drainer with `db-type = "delta"`: how fast it writes histories, compared with plain Parquet files of the
+same columns, and how fast it merges changes into a mirror, compared with a rewrite of all the mirror's rows.
 
     python -m bench.lake [--rows 200000] [--mirror-rows 2000000] [--changes 20000]
 

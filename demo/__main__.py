@@ -7,17 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from demo.command import exit_code, parse
+from demo.command import main
 from demo.run import run
 from demo.screen import Screen
 
-
-def main() -> int:
-    about = (__doc__ or "").split("\n\n")[0]
-    options = parse(sys.argv[1:], prog="python -m demo", description=about, seconds=45.0, rate=400.0)
-    screen = Screen()
-    return exit_code(run(options, screen), screen)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(run, Screen, prog="python -m demo", about=__doc__, seconds=45.0, rate=400.0))

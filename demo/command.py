@@ -1,17 +1,20 @@
-"""The command line of both demos, and their exit codes."""
+"""The command line of the demos, and their exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import signal
-from collections.abc import Coroutine
+import sys
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from demo.processes import DemoError
 from demo.screen import Screen
+
+S = TypeVar("S", bound=Screen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +71,20 @@ def exit_code(work: Coroutine[Any, Any, bool], screen: Screen) -> int:
     except KeyboardInterrupt:
         screen.fail("interrupted; its programs are stopped, their logs stay in the directory")
         return 130
+
+
+def main(
+    run: Callable[[Options, S], Coroutine[Any, Any, bool]],
+    screen_type: Callable[[], S],
+    *,
+    prog: str,
+    about: str | None,
+    seconds: float,
+    rate: float,
+) -> int:
+    """Run a demo with the options of this process's command line and return its exit code. `about`: the module's
+    docstring, whose first paragraph describes the demo; `seconds`, `rate`: the defaults."""
+    description = (about or "").split("\n\n")[0]
+    options = parse(sys.argv[1:], prog=prog, description=description, seconds=seconds, rate=rate)
+    screen = screen_type()
+    return exit_code(run(options, screen), screen)

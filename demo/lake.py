@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
-from demo.command import Options, exit_code, parse
+from demo.command import Options, main
 from demo.compare import Comparison, canonical, comparison, written_rows
 from demo.model import TableModel, Value
 from demo.processes import DemoError, Program, jars_folder
@@ -43,7 +43,8 @@ def into_lake(directory: Path, jars: str) -> str:
 
 
 def totals(customers: TableModel, orders: TableModel) -> TableModel:
-    """Return what the JOIN of demo/read_lake.py has for these tables: the orders of each customer that has any."""
+    """Return the rows that the JOIN in demo/read_lake.py must return for these tables: for each customer with orders,
+    their number and the sum of their totals."""
     found = TableModel("totals", ["id", "name", "orders", "total"], ("id",))
     sums: dict[Value, list[Decimal]] = {}
     for order in orders.all_rows():
@@ -92,7 +93,7 @@ async def merged(lake: Path, shop: Shop) -> None:
 
 
 def read_back(directory: Path, jars: str, output: Path) -> str:
-    """Run demo/read_lake.py; return what it prints. Raises DemoError if it fails."""
+    """Run demo/read_lake.py as a process and return its standard output. Raises DemoError if its exit code is not 0."""
     printed = directory / "read_lake.txt"
     argv = [sys.executable, "-m", "demo.read_lake", str(directory / "lake"), str(output), jars]
     program = Program("demo.read_lake", argv, directory / "read_lake.log", printed)
@@ -125,12 +126,5 @@ async def run(options: Options, screen: Screen) -> bool:
     return all(result.ok for result in results)
 
 
-def main() -> int:
-    about = (__doc__ or "").split("\n\n")[0]
-    options = parse(sys.argv[1:], prog="python -m demo.lake", description=about, seconds=45.0, rate=150.0)
-    screen = Screen()
-    return exit_code(run(options, screen), screen)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(run, Screen, prog="python -m demo.lake", about=__doc__, seconds=45.0, rate=150.0))

@@ -1,5 +1,5 @@
-"""Reads a lake as a program of yours would: every table as upstream was at one TSO, and a JOIN of two of them. It needs
-the package with `[spark]`, and no other program of this project.
+"""An example of a program that reads a lake: every table as upstream was at one TSO, and a JOIN of two of them. It
+needs this package with the extra `[spark]`; no drainer and no pump has to run.
 
     python -m demo.read_lake demo-data/lake demo-data/read-back /opt/delta/….jar,…
 

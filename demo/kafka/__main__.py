@@ -9,17 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from demo.command import exit_code, parse
+from demo.command import main
 from demo.kafka.run import run
 from demo.kafka.screen import KafkaScreen
 
-
-def main() -> int:
-    about = (__doc__ or "").split("\n\n")[0]
-    options = parse(sys.argv[1:], prog="python -m demo.kafka", description=about, seconds=30.0, rate=150.0)
-    screen = KafkaScreen()
-    return exit_code(run(options, screen), screen)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(run, KafkaScreen, prog="python -m demo.kafka", about=__doc__, seconds=30.0, rate=150.0))

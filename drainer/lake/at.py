@@ -52,7 +52,7 @@ def at(
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
-    """Return the last of each mirror's versions, without those of tables that were dropped."""
+    """Return of each mirror the row with its newest version; none of a mirror whose table has been dropped since."""
     found: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row.until_ts, row.version < 0, row.version)):
         found[row.path] = row

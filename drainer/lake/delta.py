@@ -105,17 +105,18 @@ def schema_action(
     """The action that gives a table this schema."""
     made = {**_FEATURES, **settings, "delta.columnMapping.mode": "name", MAX_ID: str(max_id)}
     # A checkpoint is a Spark job; a start reads at most this many small files of a table's log instead.
-    made |= {"delta.checkpointInterval": "100"}
+    made["delta.checkpointInterval"] = "100"
     text = json.dumps({"type": "struct", "fields": list(schema)})
     if WIDENED in text:  # not before: other engines do not read such tables
-        made |= {"delta.enableTypeWidening": "true"}
+        made["delta.enableTypeWidening"] = "true"
     of = {"id": table_id, "format": {"provider": "parquet", "options": {}}, "schemaString": text}
     return {"metaData": {**of, "partitionColumns": [], "configuration": made, "createdTime": now_ms()}}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Values of a table's named actions at one version, by kind and name."""
+    """What actions have set at one version of a table. `values`: by the kind of action (`txn`, `domainMetadata`) and
+    the application or domain."""
 
     version: int
     values: dict[tuple[str, str], Any]
@@ -243,13 +244,13 @@ class Delta:
         self.new_files[path] = self.new_files.get(path, 0) + files
 
     def compact(self, path: Path) -> None:
-        """Write a table's small files together, and those of which many rows are deleted."""
+        """Run OPTIMIZE: it replaces small files, and files with many deleted rows, by larger ones."""
         self.new_files.pop(path, None)
         with errors(path):
             self.spark.sql(f"OPTIMIZE delta.{quoted(str(path))}")
 
     def vacuum(self, path: Path, hours: int) -> None:
-        """Remove files that no version of the last `hours` needs."""
+        """Run VACUUM: it removes files that no version of the last `hours` needs."""
         with errors(path):
             self.spark.sql(f"VACUUM delta.{quoted(str(path))} RETAIN {hours} HOURS")
 

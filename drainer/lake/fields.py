@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from typing import Any, Final
 
 from binlog.errors import ConfigError
 from binlog.tidb.flatten import flatten, missing_value
 from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.time import is_date
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.ddl.lexer import tokens
@@ -99,7 +99,8 @@ def field_json(name: str, kind: Any, metadata: Mapping[str, Any]) -> dict[str, A
 
 
 def named_fields(columns: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Fields of the lake's own (name, type), which are never renamed, numbered from 1."""
+    """Return the fields, in the JSON of Delta's schemas, of columns (name, type) that upstream's tables do not have,
+    such as `commit_ts`. Their ids begin at 1; they are never renamed."""
     return [field_json(name, kind, {ID: at, PHYSICAL: name}) for at, (name, kind) in enumerate(columns, 1)]
 
 
@@ -208,26 +209,18 @@ def conversion(old: FieldType, new: FieldType) -> Callable[[Any], str | bytes | 
         found = given if convert is None else convert(bytes(given) if isinstance(given, bytearray) else given)
         if found is None or isinstance(found, bytes):
             return found
-        if type_class_of(new) in (TypeClass.DATE, TypeClass.DATETIME) and not _is_date(str(found)):
+        if type_class_of(new) in (TypeClass.DATE, TypeClass.DATETIME) and not is_date(str(found)[:10]):
             return None
         return str(found).encode() if is_binary else str(found)
 
     return converted
 
 
-def _is_date(text: str) -> bool:
-    """Whether Spark can hold a date, or a date and time: not one of zeros, or the 31st of February."""
-    try:
-        return bool(date.fromisoformat(text[:10]))
-    except ValueError:
-        return False
-
-
 def in_partitions(
     fields: Sequence[Field], info: TableInfo, partitions: Collection[int]
 ) -> tuple[str, Callable[..., bool]]:
-    """What tells the rows of these partitions from the others: the arguments, as SQL of a mirror's fields, and the
-    function of their values. Raises PartitionUnknown, also when called."""
+    """Return a function that says whether a row is in one of these partitions, and before it its arguments, as SQL of
+    a mirror's fields. Raises PartitionUnknown, also when called."""
     locate, parts = locator(info), info.partition
     names = {name.lower() for name in parts.columns} if parts is not None else set()
     names |= {one.value.lower() for one in tokens(parts.expr)} if parts is not None else set()
@@ -251,7 +244,7 @@ def sql_type(name: str) -> str:
 def default_of(column: ColumnInfo, kind: str) -> str:
     """SQL of the value of rows that are older than the column; "": NULL. A date that Spark cannot hold is NULL."""
     text = text_of(missing_value(column), column.type)
-    if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and not _is_date(text)):
+    if text is None or (kind in ("date", "timestamp", "timestamp_ntz") and not is_date(text[:10])):
         return ""
     if kind == "string":
         return literal(text)

@@ -60,9 +60,9 @@ def arrow_type(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HistoryTable:
-    """Where and how rows of a table are written. Picklable. `committed_ts`: the history has the changes up to there;
-    `zero_dates_fail`: raise for dates that Spark cannot hold; `key`: ids of the mirror's key, in which NULL stands for
-    0000-00-00 alone: for others it raises, because they would become one row."""
+    """A table's history, as writers of its files need it. Picklable. `committed_ts`: it has all changes up to this
+    commit_ts; `zero_dates_fail`: raise for dates that Spark cannot hold; `key`: ids of the mirror's key, in which NULL
+    stands for 0000-00-00 alone: for others it raises, because they would become one row."""
 
     directory: Path
     fields: tuple[Field, ...]

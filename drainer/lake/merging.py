@@ -1,5 +1,5 @@
 """A thread that merges mirrors every `interval_s` seconds, one table after another. In between it maintains the tables:
-it writes small files together, and removes files that only versions need which are not kept."""
+it replaces small files by larger ones, and removes the files of versions that are older than `keep`."""
 
 from __future__ import annotations
 
@@ -96,11 +96,9 @@ class Merger:
         """Merge all mirrors up to the position."""
         entries, until_ts = self._due()
         made = []
-        for entry in entries:
+        for entry in (one for one in entries if one.mirrored):
             if self._stop.is_set():
                 break
-            if not entry.mirrored:
-                continue
             with self.lock:  # a DDL may have come in between
                 current, _ = self._due()
                 if entry in current:
@@ -112,7 +110,8 @@ class Merger:
             _MERGED.set(tso.physical_ms(until_ts))
 
     def maintain(self) -> None:
-        """Compact the tables with most new files while there is time for it, and remove old files of one table."""
+        """Compact the tables with most new files until the share of time for it is used up; then remove the old files
+        of one table, of each once a day."""
         paths = [self._control]
         for entry in self._due()[0]:
             paths += [self._tables.mirror_path(entry), self._tables.history_path(entry)]
@@ -132,7 +131,7 @@ class Merger:
                 break
 
     def compact(self, path: Path) -> None:
-        """Write a table's small files together."""
+        """Replace a table's small files by larger ones, and record the version that a mirror has then."""
         begin_s = time.monotonic()
         with self._lock_of(path), self._attempt(path):
             self._tables.delta.compact(path)
@@ -148,12 +147,14 @@ class Merger:
 
     @contextlib.contextmanager
     def _attempt(self, path: Path) -> Iterator[None]:
-        """What fails here is tried again later: the tables are right without it."""
+        """Log an error instead of raising it: tables are complete without maintenance, which is tried again later."""
         try:
             yield
         except DestinationError as error:
             if not self._stop.is_set():
-                _log.warning("a table could not be maintained", table=str(path), error=str(error))
+                _log.warning(
+                    "OPTIMIZE or VACUUM of a table failed and will be tried again", table=str(path), error=str(error)
+                )
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

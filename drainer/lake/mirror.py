@@ -78,7 +78,7 @@ def last_images(changes: DataFrame, pairs: Pairs, key: Sequence[int]) -> DataFra
 
 
 def same_key(pairs: Pairs, key: Sequence[int]) -> str:
-    """SQL: a row `t` of the mirror and a row `s` of `last_images` have the same key."""
+    """Return, as SQL, the condition that a row `t` of the mirror and a row `s` of `last_images` have the same key."""
     names = [quoted(ours.name) for ours, _ in pairs if ours.column_id in key]
     return " AND ".join(f"t.{name} <=> s.k{at}" for at, name in enumerate(names))
 

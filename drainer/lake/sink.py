@@ -35,7 +35,8 @@ from drainer.lake.merging import Merger
 from drainer.lake.section import LakeSection
 from drainer.lake.tables import Entry, Registry, Tables, replaced
 from drainer.row.partition import PartitionUnknown
-from drainer.schema.catalog import partition_ids
+from drainer.schema import job_kinds
+from drainer.schema.catalog import removed_partitions
 from drainer.schema.steps import Ddl, TableChange
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -56,14 +57,6 @@ from drainer.sink.settings import SyncerSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_TAKES_ROWS: Final = frozenset(
-    {
-        ActionType.DROP_TABLE_PARTITION,
-        ActionType.TRUNCATE_TABLE_PARTITION,
-        ActionType.EXCHANGE_TABLE_PARTITION,
-    }
-)
 
 
 class LakeSink:
@@ -124,16 +117,16 @@ class LakeSink:
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> None:
         """All pieces become visible with one commit for each table."""
         self._check(pieces.after_ts, pieces.until_ts)
-        entry = None if pieces.loaded is None else self._entry_to_load(pieces.loaded)
+        load = None if pieces.loaded is None else (self._entry_to_load(pieces.loaded), pieces.loaded[-1])
         files: list[tuple[TableName, File]] = []
         for segment in pieces.works():
             files += write(segment, self._histories(_infos(segment)), str(pieces.until_ts))
-        if entry is None or pieces.loaded is None:
+        if load is None:
             self._commit_histories(files, pieces.until_ts)
             self._move(pieces.after_ts, pieces.until_ts, schema_version)
         else:
             crash_point("lake.range_written")
-            self._tables.add_range(entry, pieces.loaded[-1], [file.action() for _, file in files])
+            self._tables.add_range(*load, [file.action() for _, file in files])
             crash_point("lake.range_committed")
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
@@ -147,7 +140,7 @@ class LakeSink:
             there = list(self._registry.tables.values())
             # Tables may exchange their names, also over a third one. A TRUNCATE that is repeated may be known already.
             known = {one.table_id: one for one in there}
-            if step.job.type in _TAKES_ROWS:
+            if step.job.type in job_kinds.TAKES_PARTITIONS:
                 versions += self._take_rows(step, known)
             for change in step.changes:
                 versions += self._changed(step, change, _known_of(change, known))
@@ -179,7 +172,7 @@ class LakeSink:
         ]
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
-        """With the last load the rows are merged into the mirrors."""
+        """See base.ChangeSink. When the first load is complete, its rows are merged into the mirrors."""
         versions: list[MirrorVersion] = []
         with self._merging().lock:
             before = self.loads()
@@ -275,7 +268,7 @@ class LakeSink:
         return self._merger
 
     def _live(self) -> tuple[list[Entry], int]:
-        """The tables that upstream has, and the position."""
+        """Return the tables that exist upstream, and the position."""
         return list(self._registry.tables.values()), self.commit_ts
 
     def _record_versions(self, versions: Sequence[MirrorVersion]) -> None:
@@ -285,13 +278,13 @@ class LakeSink:
     def _histories(self, infos: Mapping[TableName, TableInfo]) -> dict[TableName, HistoryTable]:
         """How rows of these tables are written. A table that was not created here has no mirror, because its earlier
         rows are not known."""
-        found, there = {}, list(self._registry.tables.values())
-        for name, info in infos.items():
-            entry = self._registry.tables.get(name)
-            if entry is None or entry.table_id != info.id:
-                entry = self._registry.add(name, info.id, mirrored=False)
-            found[name] = self._tables.history(entry, info)
-        if versions := self._overwritten(there, self.commit_ts):
+        tables = self._registry.tables
+        unknown = [(n, info.id) for n, info in infos.items() if n not in tables or tables[n].table_id != info.id]
+        there = list(tables.values()) if unknown else []
+        for name, table_id in unknown:
+            self._registry.add(name, table_id, mirrored=False)
+        found = {name: self._tables.history(tables[name], info) for name, info in infos.items()}
+        if unknown and (versions := self._overwritten(there, self.commit_ts)):
             self._record_versions(versions)
         return found
 
@@ -344,7 +337,8 @@ class LakeSink:
             crash_point("lake.history_committed")
 
     def _changed(self, step: Ddl, change: TableChange, known: Entry | None) -> list[MirrorVersion]:
-        """Change history and mirror of a table as a DDL does; return the new versions. `known`: the table before."""
+        """Change a table's history and mirror as a DDL changes the table; return the mirror's new versions. `known`:
+        the table before the DDL; None: there was none, or it is not known."""
         before, after, at_ts = change.before, change.after, step.commit_ts
         if after is None:
             if known is None:
@@ -367,7 +361,7 @@ class LakeSink:
         was = replaced(was_info, after.info, step.job.query, one_changed=step.job.type == ActionType.MODIFY_COLUMN)
         versions: list[MirrorVersion] = []
         same = was_info is not None and name == known.name and not alters(was_info, after.info)
-        changes = entry.mirrored and (not same or truncated is not None or step.job.type in _TAKES_ROWS)
+        changes = entry.mirrored and (not same or truncated is not None or step.job.type in job_kinds.TAKES_PARTITIONS)
         if changes:
             versions += self._merged(known)
         self._tables.define_history(entry, after.info, was)
@@ -383,20 +377,21 @@ class LakeSink:
 
     def _take_rows(self, step: Ddl, known: Mapping[int, Entry]) -> list[MirrorVersion]:
         """Delete or exchange the rows of partitions in mirrors. `known`: tables by id. Raises DdlFailed."""
-        changes = step.changes
-        mirrored = [one for one in (_known_of(change, known) for change in changes) if one is not None and one.mirrored]
-        first = changes[0].before
-        if not mirrored or first is None or changes[0].after is None:
+        entries = (_known_of(change, known) for change in step.changes)
+        mirrored = [one for one in entries if one is not None and one.mirrored]
+        first = step.changes[0] if mirrored else None
+        if first is None or first.before is None or first.after is None:
             return []
-        lost = partition_ids(first.info) - partition_ids(changes[0].after.info)
+        parted = first.before.info
+        lost = removed_partitions(parted, first.after.info)
         versions = [version for one in mirrored for version in self._merged(one)]
         try:
             if step.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
-                self._tables.remove(mirrored[0], first.info, lost)
+                self._tables.remove(mirrored[0], parted, lost)
             elif len(mirrored) != 2:
                 raise _failed(step, mirrored[0].name, "rows come from a table without a mirror")
             else:
-                self._tables.exchange(mirrored[0], first.info, lost, mirrored[1], step.commit_ts)
+                self._tables.exchange(mirrored[0], parted, lost, mirrored[1], step.commit_ts)
         except PartitionUnknown as error:
             raise _failed(step, mirrored[0].name, str(error)) from error
         return versions

@@ -88,7 +88,8 @@ class Registry:
         return made
 
     def truncated(self, table_id: int) -> Entry | None:
-        """The mirror one of whose versions has the rows of a table that was truncated."""
+        """Return the table that had this id until a TRUNCATE, with the version of its mirror that still has the rows;
+        None if no table had it."""
         found = self.dropped.get(table_id)
         return found if found is not None and found.version >= 0 else None
 
@@ -149,7 +150,8 @@ class Tables:
         return max(self.delta.committed(self.history_path(entry), self._load_app), 0)
 
     def add_range(self, entry: Entry, number: int, actions: Sequence[Mapping[str, Any]]) -> None:
-        """Commit the next range of a first load to its history, once. Raises Fenced."""
+        """Commit the files of range `number` of a first load to the table's history, with the number of ranges that it
+        has then. Raises Fenced if it does not have exactly the ranges before this one."""
         app = self._load_app
         made = [txn_action(app, number + 1), *actions]
         self.delta.commit(self.history_path(entry), made, app=app, after=number or -1)
@@ -231,23 +233,19 @@ class Tables:
     def truncate(self, entry: Entry, commit_ts: int) -> None:
         """Delete all rows of a mirror. May be repeated."""
         path = self.mirror_path(entry)
-        with errors(path):
-            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}")
+        self._delete(path)
         crash_point("lake.emptied")
         merged_ts = self.delta.committed(path, self.app)
         self.delta.commit(path, [txn_action(self.app, max(merged_ts, commit_ts))], app=self.app, after=merged_ts)
 
     def remove(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> None:
         """Delete a mirror's rows that are in these partitions. May be repeated. Raises PartitionUnknown."""
-        path = self.mirror_path(entry)
-        where = self._in_partitions(entry, info, partitions)
-        with errors(path):
-            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
+        self._delete(self.mirror_path(entry), self._in_partitions(entry, info, partitions))
         crash_point("lake.partitions_removed")
 
     def exchange(self, parted: Entry, info: TableInfo, partitions: Collection[int], other: Entry, at_ts: int) -> None:
-        """A partition's rows and those of another table change places. May be repeated. Raises PartitionUnknown."""
-        spark, (path, of) = self.delta.spark, map(self.mirror_path, (parted, other))
+        """Exchange a partition's rows and those of another table. May be repeated. Raises PartitionUnknown."""
+        spark, path, of = self.delta.spark, self.mirror_path(parted), self.mirror_path(other)
         where = self._in_partitions(parted, info, partitions)
         pairs = list(zip(self._names(parted), self._names(other), strict=True))
         with errors(of), self.delta.as_app(of, self.app, at_ts):  # nothing is written if it has been
@@ -257,7 +255,8 @@ class Tables:
         crash_point("lake.exchanged")
         if self.delta.committed(path, self.app) >= at_ts:
             return
-        self.remove(parted, info, partitions)
+        self._delete(path, where)
+        crash_point("lake.partitions_removed")
         before = self.version(other)
         while self.delta.committed(of, self.app, before) >= at_ts:
             before -= 1
@@ -266,19 +265,24 @@ class Tables:
             ours = rows.selectExpr(*(f"{name} AS {ours}" for ours, name in pairs))
             ours.write.format("delta").mode("append").save(str(path))
 
+    def _delete(self, path: Path, where: str = "") -> None:
+        condition = f" WHERE {where}" if where else ""
+        with errors(path):
+            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}{condition}")
+
     def _in_partitions(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> str:
         """SQL of the condition that a row of a mirror is in one of these partitions."""
-        arguments, belongs = in_partitions(self._state(self.mirror_path(entry), "").fields, info, partitions)
+        arguments, belongs = in_partitions(self._mirror(entry).fields, info, partitions)
         name = f"tidb_partitions_of_{info.id}"
         self.delta.spark.udf.register(name, belongs, "boolean")
         return f"{name}({arguments})"
 
     def _names(self, entry: Entry) -> list[str]:
-        return [quoted(one.name) for one in self._state(self.mirror_path(entry), "").fields]
+        return [quoted(one.name) for one in self._mirror(entry).fields]
 
     def version(self, entry: Entry) -> int:
         """The newest version of a mirror."""
-        return self._state(self.mirror_path(entry), "").version
+        return self._mirror(entry).version
 
     def restore(self, entry: Entry, before: Entry) -> int:
         """Copy the rows of a truncated table from the version of its mirror that has them, and return the version of
@@ -288,6 +292,9 @@ class Tables:
             old = self.delta.spark.read.format("delta").option("versionAsOf", before.version)
             old.load(str(self.mirror_path(before))).write.format("delta").mode("overwrite").save(str(path))
         return self.version(entry)
+
+    def _mirror(self, entry: Entry) -> TableState:
+        return self._state(self.mirror_path(entry), "")
 
     def _state(self, path: Path, table_id: str) -> TableState:
         found = self.delta.state(path)

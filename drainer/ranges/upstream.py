@@ -16,13 +16,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
 from binlog.errors import BinlogError, ConfigError, DecodeError
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
+from binlog.tidb.time import is_date
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.texts import decoded, selected, texts_of
@@ -155,13 +155,7 @@ def _literal(column_type: ColumnType, text: bytes, *, any_date: bool) -> str | N
     if kind is TypeClass.TIME:
         return f"'{text.decode()}'" if _TIME.fullmatch(text) else None
     found = _DATE.fullmatch(text) if kind in (TypeClass.DATE, TypeClass.DATETIME) else None
-    return f"'{text.decode()}'" if found and (any_date or _exists(text[:10].decode())) else None
-
-
-def _exists(day: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(date.fromisoformat(day))
-    return False
+    return f"'{text.decode()}'" if found and (any_date or is_date(text[:10].decode())) else None
 
 
 _NEWEST: Final = 1 << 62  # above every schema version

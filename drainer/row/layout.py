@@ -82,8 +82,7 @@ def _unique_keys(table: TableInfo) -> Iterator[tuple[tuple[int, ...], bool]]:
         parts = table.index_columns(index)
         whole = all(part.length == UNSPECIFIED for part in index.columns)
         if whole and all(column.id in index_of for column in parts):
-            takes_null = not index.primary and not all(column.is_not_null for column in parts)
-            yield tuple(index_of[column.id] for column in parts), takes_null
+            yield tuple(index_of[column.id] for column in parts), table.takes_null(index)
 
 
 def _index_of(table: TableInfo) -> dict[int, int]:

@@ -138,9 +138,13 @@ def partition_ids(info: TableInfo) -> set[int]:
     return {d.id for d in info.partition.definitions} if info.partition else set()
 
 
+def removed_partitions(before: TableInfo, after: TableInfo) -> set[int]:
+    """Physical ids of the partitions that only `before` has."""
+    return partition_ids(before) - partition_ids(after)
+
+
 Changes = tuple[TableChange, ...]
 _log = get_logger(__name__)
-_DROPS_PARTITIONS = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
 
 
 def apply_job(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
@@ -151,7 +155,7 @@ def apply_job(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
     """
     if not job_kinds.takes_effect(job):
         return ()
-    if job.type in _DROPS_PARTITIONS:
+    if job.type in job_kinds.REMOVES_PARTITIONS:
         _drop_partitions(catalog, job, public_version or job.schema_version)
     return _EFFECTS.get(job.type, _replace)(catalog, job)
 
@@ -282,7 +286,7 @@ def _exchange(catalog: Catalog, job: Job) -> Changes:
     if before_normal is None or before_parted is None:
         _log.warning("EXCHANGE PARTITION of an unknown table", job_id=job.id, table_id=job.table_id)
         return _replace(catalog, job)
-    removed = partition_ids(before_parted.info) - partition_ids(info)
+    removed = removed_partitions(before_parted.info, info)
     if len(removed) != 1:
         _log.warning(
             "EXCHANGE PARTITION: cannot determine the exchanged partition", job_id=job.id, candidates=len(removed)
@@ -306,7 +310,7 @@ def _drop_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
     info = job.table_info
     before = catalog.locate(info.id) if info is not None else None
     if info is not None and before is not None:
-        dropped = partition_ids(before.info) - partition_ids(info)
+        dropped = removed_partitions(before.info, info)
         if dropped:
             relocation = Relocation(public_version, before.info, job.finished_ts)
             catalog.relocate(info.id, relocation, dict.fromkeys(dropped))

@@ -54,6 +54,10 @@ CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
 
+REMOVES_PARTITIONS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
+# Jobs after which rows of a partition are no longer the table's.
+TAKES_PARTITIONS: Final = REMOVES_PARTITIONS | {ActionType.EXCHANGE_TABLE_PARTITION}
+
 # Jobs on a database; the name filter gets table "".
 ON_SCHEMA: Final = frozenset(
     {

@@ -197,9 +197,7 @@ _MADE_ALTER: Final = (job_kinds.CREATES | job_kinds.RENAMES) | {
     *(ActionType.DROP_TABLE, ActionType.DROP_SCHEMA, ActionType.TRUNCATE_TABLE)
 }
 # Of rows that the merged table cannot tell apart, because it is not partitioned, or does not keep.
-_NOT_MERGED: Final = _BACK | {
-    *(ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION)
-}
+_NOT_MERGED: Final = _BACK | job_kinds.TAKES_PARTITIONS
 _log = get_logger(__name__)
 
 

@@ -17,7 +17,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import missing_value
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 
 from drainer.ddl.lexer import Token, quoted, tokens
 from drainer.schema import job_kinds
@@ -44,12 +44,8 @@ def dropped_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False
     keeps its id, and a key that is rebuilt for a changed column keeps its name."""
     names = {index.name.lower() for index in after.unique_indexes()}
     ids = {index.id for index in after.unique_indexes()} - {0}
-    keys = (index for index in before.unique_indexes() if not fold_only or _never_null(before, index))
+    keys = (index for index in before.unique_indexes() if not fold_only or not before.takes_null(index))
     return frozenset(index.name.lower() for index in keys if index.id not in ids) - names
-
-
-def _never_null(table: TableInfo, index: IndexInfo) -> bool:
-    return index.primary or all(column.is_not_null for column in table.index_columns(index))
 
 
 # Qualifies the source table of CREATE TABLE a.t LIKE s, which upstream resolved in its session's database. Pure.

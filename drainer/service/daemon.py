@@ -51,6 +51,7 @@ from drainer.schema.history.base import JobSource
 from drainer.schema.history.snapshot import SchemaSnapshot, read_snapshot
 from drainer.schema.provider import Known, LoopSchemaProvider, SchemaProvider
 from drainer.schema.state import Schema
+from drainer.service.on_spark import use_session
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
@@ -64,7 +65,6 @@ from drainer.sink.base import (
     FirstStart,
     Identity,
     Position,
-    UsesSpark,
     Wants,
     advance_s,
 )
@@ -205,8 +205,7 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 @contextlib.asynccontextmanager
 async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event, opening: Opening) -> AsyncIterator[Opened]:
     destination = config.syncer.sink(former_has_ended=config.standby)
-    if isinstance(destination, UsesSpark):
-        destination.session, opening.before_close = opening.session, destination.release
+    use_session(destination, opening)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
     jobs = job_sources(config, upstream.etcd, upstream.schemas)

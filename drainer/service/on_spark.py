@@ -33,11 +33,14 @@ R = TypeVar("R")
 def spark_session(config: Config, stop: threading.Event, opening: Opening | None = None) -> Iterator[SparkSession]:
     """`opening`: one that exists; else Spark runs while inside, with a log of its own, because a drainer may run beside
     it. Raises SparkUnavailable, and Stopped if `stop` is set meanwhile."""
-    if opening is not None:
-        yield opening.session()
-        return
-    with opened(config, "spark-tasks.log", stop.is_set) as own:
-        yield own.session()
+    with _opening(config, stop, opening) as given:
+        yield given.session()
+
+
+def _opening(
+    config: Config, stop: threading.Event, opening: Opening | None
+) -> contextlib.AbstractContextManager[Opening]:
+    return opened(config, "spark-tasks.log", stop.is_set) if opening is None else contextlib.nullcontext(opening)
 
 
 @contextlib.contextmanager
@@ -47,9 +50,15 @@ def spark_for(config: Config, sink: AnySink, opening: Opening | None, stop: thre
     if not isinstance(sink, UsesSpark):
         yield
         return
-    with contextlib.nullcontext(opening) if opening else opened(config, "spark-tasks.log", stop.is_set) as given:
-        sink.session, given.before_close = given.session, sink.release
+    with _opening(config, stop, opening) as given:
+        use_session(sink, given)
         yield
+
+
+def use_session(sink: AnySink, opening: Opening) -> None:
+    """Let a sink that works in Spark's session use that of `opening`, and end its work before the session is closed."""
+    if isinstance(sink, UsesSpark):
+        sink.session, opening.before_close = opening.session, sink.release
 
 
 def on_executors(

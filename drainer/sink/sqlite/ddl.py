@@ -20,7 +20,8 @@ from drainer.ddl.table_diff import paired
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
 from drainer.row.partition import PartitionUnknown, locator
-from drainer.schema.catalog import partition_ids
+from drainer.schema import job_kinds
+from drainer.schema.catalog import removed_partitions
 from drainer.schema.merged import SourceRows
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.schema.view import TableVersions
@@ -94,14 +95,12 @@ def _rename(connection: sqlite3.Connection, old: str, new: str) -> None:
 
 # Applies DDL on whole partitions row by row, because SQLite has no partitions. Runs inside a transaction.
 
-_TAKES_ROWS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
-
 
 def take_rows(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -> None:
     """The rows of the partitions that go are deleted. Raises PartitionUnknown."""
     for change in changes:
         if change.before is not None and change.after is not None:
-            lost = partition_ids(change.before.info) - partition_ids(change.after.info)
+            lost = removed_partitions(change.before.info, change.after.info)
             name, rowid = _names(change.before)
             rowids = [(row_id,) for row_id in _rows_in(connection, change.before, lost)]
             connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", rowids)
@@ -112,7 +111,7 @@ def exchange(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -
     parted, normal = changes
     if parted.before is None or parted.after is None or normal.before is None:
         raise PartitionUnknown("a table of the exchange is not known")
-    moving = _rows_in(connection, parted.before, partition_ids(parted.before.info) - partition_ids(parted.after.info))
+    moving = _rows_in(connection, parted.before, removed_partitions(parted.before.info, parted.after.info))
     (name, rowid), (other, _) = _names(parted.before), _names(normal.before)
     columns = ", ".join(quote(column.name) for column in replicated(parted.before.info))
     theirs = ", ".join(quote(column.name) for column in replicated(normal.before.info))
@@ -156,7 +155,7 @@ def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exis
         if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
             exchange(connection, step.changes)
             return
-        if step.job.type in _TAKES_ROWS:
+        if step.job.type in job_kinds.REMOVES_PARTITIONS:
             take_rows(connection, step.changes)
         for change in step.changes:
             if change.rows is not None and not change.rows.sets:

@@ -90,7 +90,7 @@ def identifies(key: Sequence[str], info: TableInfo) -> bool:
     """Return whether a unique key of the table has no other columns than these, and no NULL."""
     names = {name.lower() for name in key}
     return any(
-        all(c.name.lower() in names and (c.is_not_null or index.primary) for c in info.index_columns(index))
+        not info.takes_null(index) and {column.name.lower() for column in info.index_columns(index)} <= names
         for index in info.unique_indexes()
     )
 

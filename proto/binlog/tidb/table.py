@@ -408,6 +408,10 @@ class TableInfo(JsonObject):
         """Return the columns of an index of this table, in the index's order."""
         return tuple(self.columns[part.offset] for part in index.columns)
 
+    def takes_null(self, index: IndexInfo) -> bool:
+        """Return whether a column of this unique index may be NULL, so that the index does not identify every row."""
+        return not index.primary and not all(column.is_not_null for column in self.index_columns(index))
+
     @classmethod
     def from_json(cls, source: Document | bytes | str, what: str = "TableInfo") -> Self:
         """Read a table from a document or its text. Raises DecodeError with the name of an invalid field."""

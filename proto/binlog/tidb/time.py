@@ -9,7 +9,7 @@ bits 0 | 17 year*13+month | 5 day | 5 hour | 6 minute | 6 second | 24 microsecon
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,6 +34,14 @@ class Civil(NamedTuple):
     minute: int = 0
     second: int = 0
     microsecond: int = 0
+
+
+def is_date(text: str) -> bool:
+    """Return whether `YYYY-MM-DD` is a day of the calendar: 0000-00-00, 2024-05-00 and 2024-02-31 are not."""
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def pack(when: Civil) -> int:

@@ -60,14 +60,10 @@ def test_broker_without_java_names_command_to_install_it(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("start", "needed"), [(servers.broker, "kafka"), (servers.registry, "registry")])
+@pytest.mark.usefixtures("java_without_jars")
 def test_server_without_jars_names_command_to_install_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: Callable[[Path], object], needed: str
+    tmp_path: Path, start: Callable[[Path], object], needed: str
 ) -> None:
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DemoError, match=f"not there: run `scripts/need.sh {needed}`, or `make demo-kafka`"):
         start(tmp_path)
     cache = tmp_path / ".cache" / "tidb-binlog"

@@ -83,12 +83,8 @@ def test_reader_that_fails_is_named_with_its_error(monkeypatch: pytest.MonkeyPat
         read_back(tmp_path, "", tmp_path / "read-back")
 
 
-def test_demo_without_jars_names_command_to_install_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
+@pytest.mark.usefixtures("java_without_jars")
+def test_demo_without_jars_names_command_to_install_them() -> None:
     with pytest.raises(DemoError, match=r"run `scripts/need.sh delta`, or `make demo-lake`"):
         delta_jars()
 

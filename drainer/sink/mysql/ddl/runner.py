@@ -150,7 +150,11 @@ class BackgroundIndexes:
         try:
             deadline.repeat(lambda: self._once(plan), (ConnectionLost, Retry))
         except Fenced as error:
-            _log.warning("another drainer has taken over and builds the index", job=plan.job_id, why=str(error))
+            _log.warning(
+                "stopped building an index: another drainer has taken over",
+                job=plan.job_id,
+                why=str(error),
+            )
         except DestinationError as error:
             if not self._stop.is_set():
                 self._failure = error
@@ -221,9 +225,6 @@ def _concerned(step: Ddl) -> set[Name]:
 #
 # A table that somebody made there may have partitions of the same names that hold other rows.
 
-_TAKES_ROWS: Final = frozenset(
-    {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.DROP_TABLE_PARTITION}
-)
 _METHODS: Final = {
     PartitionType.RANGE: frozenset({"RANGE", "RANGE COLUMNS"}),
     PartitionType.LIST: frozenset({"LIST", "LIST COLUMNS"}),
@@ -233,7 +234,7 @@ _METHODS: Final = {
 
 def other_kind(session: ServerSession, step: Ddl) -> str:
     """Why the partition of this name has other rows here than upstream, '' if no difference is known."""
-    if step.rewritten or step.job.type not in _TAKES_ROWS or session.flavour == "tidb":
+    if step.rewritten or step.job.type not in job_kinds.TAKES_PARTITIONS or session.flavour == "tidb":
         return ""
     before = next((c.before for c in step.changes if c.before and c.before.info.partition), None)
     parts = before.info.partition if before is not None else None

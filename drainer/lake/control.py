@@ -58,7 +58,7 @@ class Control:
 
     def __init__(self, delta: Delta, directory: Path, identity: Identity) -> None:
         self.path = control_path(directory, identity.changefeed)
-        self._delta = delta
+        self._delta, self._directory = delta, directory
         self._identity = identity
         self._label = label_of(identity, self.path)
         if delta.state(self.path) is None:
@@ -78,6 +78,8 @@ class Control:
         if store.document == document and not versions:
             return
         body = json.dumps(document_value(store.document, self._identity), sort_keys=True)
+        for path in {one.path for one in versions if one.version >= 0}:
+            self._delta.sync(self._directory / path)
         actions = [{"domainMetadata": {"domain": DOMAIN, "configuration": body, "removed": False}}]
         if versions:
             rows = pa.Table.from_arrays(

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from binlog.runtime.directories import sync_directory, sync_tree
 
 from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields, quoted
 from drainer.lake.section import PACKAGE
@@ -35,6 +38,7 @@ _SETTINGS: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # what `keep` says is meant
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # VACUUM has 10000 tasks otherwise
 }
+_CLOCK_S: Final = 2.0  # times of files may be as much behind
 APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -135,6 +139,8 @@ class Delta:
         self.spark = session.newSession()
         self._known: dict[Path, _Known] = {} if shared is None else shared._known
         self.new_files: dict[Path, int] = {} if shared is None else shared.new_files
+        self._synced_s: dict[Path, float] = {}
+        self._began_s = time.time()
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
         jvm: Any = self.spark._jvm
@@ -198,6 +204,7 @@ class Delta:
                     made.add(action)
             found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
             now = int(transaction.commit(found, self._operation))
+            sync_commit(path, now)
         self._count(path, sum("add" in one for one in actions))
         before = self._known.pop(path, None)
         if now == read + 1:
@@ -243,6 +250,13 @@ class Delta:
     def _count(self, path: Path, files: int) -> None:
         self.new_files[path] = self.new_files.get(path, 0) + files
 
+    def sync(self, path: Path) -> None:
+        """Make what Spark's statements have written to a table durable: Spark does not."""
+        now_s = time.time()
+        with errors(path):
+            sync_tree(path, self._synced_s.get(path, self._began_s) - _CLOCK_S)
+        self._synced_s[path] = now_s
+
     def compact(self, path: Path) -> None:
         """Run OPTIMIZE: it replaces small files, and files with many deleted rows, by larger ones."""
         self.new_files.pop(path, None)
@@ -257,6 +271,15 @@ class Delta:
     def _snapshot(self, path: Path, version: int | None = None) -> Any:
         log, none = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)), self._scala.Option.empty()
         return log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none, False)
+
+
+def sync_commit(path: Path, version: int) -> None:
+    """Make a commit durable, whose files are. Raises OSError."""
+    log = path / "_delta_log"
+    with (log / f"{version:020}.json").open("rb") as file:
+        os.fsync(file.fileno())
+    for directory in (log, path) if version == 0 else (log,):
+        sync_directory(directory)
 
 
 def txn_action(app: str, version: int) -> dict[str, Any]:

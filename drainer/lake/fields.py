@@ -45,7 +45,7 @@ OWN: Final = (
 )
 BEFORE, AFTER = "before", "after"
 IMAGE_IDS: Final = {BEFORE: len(OWN) + 1, AFTER: len(OWN) + 2}  # Delta's numbers of the two images
-_INTEGERS: Final = ("byte", "short", "integer", "long")
+INTEGERS: Final = ("byte", "short", "integer", "long")
 _DIGITS: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
@@ -161,12 +161,12 @@ def aside(field: Field) -> str:
 
 def widens(old: str, new: str) -> bool:
     """Whether Delta reads values of one type as the other (type widening)."""
-    if old in _INTEGERS and new in _INTEGERS:
-        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    if old in INTEGERS and new in INTEGERS:
+        return INTEGERS.index(old) < INTEGERS.index(new)
     now = DECIMAL.fullmatch(new)
     if now is None:
         return (old, new) in {("float", "double"), ("date", "timestamp_ntz")} or (
-            old in _INTEGERS[:3] and new == "double"
+            old in INTEGERS[:3] and new == "double"
         )
     digits, scale = int(now[1]), int(now[2])
     if old in _DIGITS:

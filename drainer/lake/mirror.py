@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drainer.lake.delta import Delta, TableState, errors
-from drainer.lake.fields import Field, quoted
+from drainer.lake.fields import INTEGERS, Field, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,17 +100,29 @@ def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history
 
 
 def _merge_keyed(spark: SparkSession, path: Path, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:
+    """Delete the rows of all keys that the changes touch, and insert the new ones: so of the mirror only the key is
+    read."""
+    from pyspark.sql import functions
+
     view = "tidb_binlog_touched"
-    last_images(changes, pairs, key).createOrReplaceTempView(view)
-    names = [quoted(ours.name) for ours, _ in pairs]
-    sets = ", ".join(f"t.{name} = s.row.{name}" for name in names)
-    values = ", ".join(f"s.row.{name}" for name in names)
-    spark.sql(
-        f"MERGE INTO delta.{quoted(str(path))} t USING {view} s ON {same_key(pairs, key)} "
-        f"WHEN MATCHED AND s.row IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED AND s.row IS NOT NULL THEN INSERT ({', '.join(names)}) VALUES ({values})"
-    )
-    spark.catalog.dropTempView(view)
+    last = last_images(changes, pairs, key).persist()  # Delta reads it two or three times
+    try:
+        touched = last.withColumn("is_new", functions.lit(False))
+        touched = touched.unionAll(last.where("row IS NOT NULL").withColumn("is_new", functions.lit(True)))
+        touched.createOrReplaceTempView(view)
+        of_key = next(ours for ours, _ in pairs if ours.column_id in key)
+        bounds = ""
+        if of_key.type in INTEGERS:  # files whose keys are all outside are not read
+            low, high = last.agg(functions.min("k0"), functions.max("k0")).collect()[0]
+            bounds = f" AND t.{quoted(of_key.name)} BETWEEN {low} AND {high}" if low is not None else ""
+        names = ", ".join(quoted(ours.name) for ours, _ in pairs)
+        values = ", ".join(f"s.row.{quoted(ours.name)}" for ours, _ in pairs)
+        spark.sql(
+            f"MERGE INTO delta.{quoted(str(path))} t USING {view} s ON NOT s.is_new AND {same_key(pairs, key)}{bounds} "
+            f"WHEN MATCHED THEN DELETE WHEN NOT MATCHED AND s.is_new THEN INSERT ({names}) VALUES ({values})"
+        )
+    finally:
+        last.unpersist()
 
 
 def with_multiset(rows: DataFrame, changes: DataFrame, pairs: Pairs) -> DataFrame:

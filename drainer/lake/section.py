@@ -78,4 +78,6 @@ class LakeSection(ToSection):
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
             "spark.databricks.delta.snapshotPartitions": "2",
+            # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
+            "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
         }

@@ -43,6 +43,9 @@ class MemoryDelta:
         commits.append(list(actions))
         return len(commits) - 1
 
+    def sync(self, path: Path) -> None:
+        """Memory has nothing to sync."""
+
     def rows(self, path: Path) -> list[dict[str, Any]]:
         """Of the files that were added, with physical names."""
         return [row for one in self._of(path, "add") for row in pq.read_table(path / one["path"]).to_pylist()]

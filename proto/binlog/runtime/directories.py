@@ -23,3 +23,18 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(path: Path, after_s: float) -> None:
+    """Make files that were modified after this time (seconds since 1970), and all names, under a directory durable.
+    Raises OSError, but not for a file that is removed meanwhile."""
+    sync_directory(path)
+    for one in path.iterdir():
+        try:
+            if one.is_dir():
+                sync_tree(one, after_s)
+            elif one.stat().st_mtime > after_s:
+                with one.open("rb") as file:
+                    os.fsync(file.fileno())
+        except FileNotFoundError:
+            continue

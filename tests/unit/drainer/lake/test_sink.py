@@ -252,6 +252,20 @@ def test_control_table_is_written_by_one_at_a_time_and_only_for_its_changefeed(b
         control.transaction().__enter__()
 
 
+def test_version_of_a_mirror_is_durable_before_it_is_recorded(both: World) -> None:
+    """Spark does not sync what it writes."""
+    control, order = both.sink._control.path, list[Path]()
+    commit = both.delta.commit
+    with (
+        mock.patch.object(both.delta, "sync", order.append),
+        mock.patch.object(
+            both.delta, "commit", lambda path, *of, **to: (order.append(path), commit(path, *of, **to))[1]
+        ),
+    ):
+        both.sink._record_versions([MirrorVersion(5, "s/a", "s", "a", 3), MirrorVersion(5, "s/gone", "s", "gone", -1)])
+    assert order == [both.directory / "s/a", control]
+
+
 def test_rows_of_a_batch_are_committed_once_however_the_next_batches_are_divided(both: World) -> None:
     path = both.directory / "s" / "a__changes"
     files = [(("s", "a"), File("x", 1, 1)), (("s", "a"), File("y", 1, 1))]

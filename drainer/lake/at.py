@@ -21,7 +21,7 @@ from drainer.lake.control import DOMAIN, control_path
 from drainer.lake.delta import Delta, TableState
 from drainer.lake.fields import quoted
 from drainer.lake.mirror import Range, column_pairs, last_images, same_key, with_multiset
-from drainer.lake.tables import CHANGES
+from drainer.lake.tables import CHANGES, SINCE
 from drainer.sink.base import TableLoad, TableName
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) ->
     mirror = delta.state(path, row.version)
     if history is None or mirror is None:
         raise NotThere(f"{path}: its version {row.version} is gone")
+    since = int(delta.domain(history_path, SINCE)[1] or 0)
+    if tso < since:
+        raise NotThere(f"{history_path}: changes up to {since} have been removed, so {tso} cannot be shown")
     rows = spark.read.format("delta").option("versionAsOf", row.version).load(str(path))
     changes = spark.read.format("delta").load(str(history_path)).where(Range(row.until_ts, tso).where)
     return with_changes(rows, changes, mirror, history)

@@ -263,6 +263,11 @@ class Delta:
         with errors(path):
             self.spark.sql(f"OPTIMIZE delta.{quoted(str(path))}")
 
+    def delete(self, path: Path, where: str) -> None:
+        """Delete the rows of a table for which this SQL is true."""
+        with errors(path):
+            self.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
+
     def vacuum(self, path: Path, hours: int) -> None:
         """Run VACUUM: it removes files that no version of the last `hours` needs."""
         with errors(path):

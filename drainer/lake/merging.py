@@ -1,5 +1,6 @@
 """A thread that merges mirrors every `interval_s` seconds, one table after another. In between it maintains the tables:
-it replaces small files by larger ones, and removes the files of versions that are older than `keep`."""
+it replaces small files by larger ones, and removes the files of versions that are older than `keep`, and old changes of
+histories that are not kept."""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ from binlog.runtime.log import get_logger
 
 from drainer.lake.control import MirrorVersion
 from drainer.lake.delta import txn_action
+from drainer.lake.fields import literal
 from drainer.lake.mirror import Range, merge
 from drainer.lake.tables import Entry, Tables
+from drainer.schema.filter import TablePatterns
 from drainer.sink.errors import DestinationError, Fenced
 
 _STOP_S: Final = 30.0
@@ -36,7 +39,8 @@ _log = get_logger(__name__)
 class Merger:
     """`tables`: with a session of its own; `due`: returns the tables, and the position up to which mirrors may be
     merged; `record`: stores versions of mirrors; `control`: the control table and its lock; `share`: of the time, for
-    compaction; `keep`: how long earlier versions can be read. `lock`: held while a table is merged or compacted."""
+    compaction; `keep`: how long earlier versions can be read; `kept`: patterns of tables whose history is kept longer.
+    `lock`: held while a table is merged or compacted."""
 
     def __init__(
         self,
@@ -47,11 +51,13 @@ class Merger:
         control: tuple[Path, threading.Lock],
         share: float,
         keep: timedelta,
+        kept: TablePatterns | None,
     ) -> None:
         self.lock = threading.Lock()
         self._control, self._control_lock = control
         self._share = share
-        self._keep_h = math.ceil(keep / timedelta(hours=1))
+        self._keep, self._keep_h = keep, math.ceil(keep / timedelta(hours=1))
+        self._kept = kept
         self._began_s, self._compacted_s = time.monotonic(), 0.0
         self._vacuumed_s: dict[Path, float] = {}
         self._tables = tables
@@ -112,9 +118,10 @@ class Merger:
     def maintain(self) -> None:
         """Compact the tables with most new files until the share of time for it is used up; then remove the old files
         of one table, of each once a day."""
-        paths = [self._control]
+        paths, histories = [self._control], {}
         for entry in self._due()[0]:
             paths += [self._tables.mirror_path(entry), self._tables.history_path(entry)]
+            histories[paths[-1]] = entry
         files = self._tables.delta.new_files
         for path in sorted(paths, key=lambda path: -files.get(path, 0)):
             spent = self._compacted_s >= self._share * (time.monotonic() - self._began_s)
@@ -127,6 +134,8 @@ class Merger:
             if not self._stop.is_set() and self._vacuumed_s.get(path, due_s) <= due_s and path.exists():
                 self._vacuumed_s[path] = time.monotonic()
                 with self._lock_of(path), self._attempt(path):  # it commits, too
+                    if path in histories and not (self._kept and self._kept.match(*histories[path].name)):
+                        self._forget(path, histories[path])
                     self._tables.delta.vacuum(path, self._keep_h)
                 break
 
@@ -141,6 +150,18 @@ class Merger:
                     merged_ts = self._tables.delta.committed(path, self._tables.app)
                     self._record([MirrorVersion(merged_ts, entry.path, *entry.name, self._tables.version(entry))])
         self._compacted_s += time.monotonic() - begin_s
+
+    def _forget(self, path: Path, entry: Entry) -> None:
+        """Remove changes that are older than `keep` from a history. `at` needs none of them: the mirror has a version
+        of that time with them, and earlier versions are not shown any more."""
+        until_ts = tso.compose(tso.physical_ms(self._due()[1]) - self._keep // timedelta(milliseconds=1))
+        if entry.mirrored:
+            rows = self._tables.delta.spark.read.format("delta").load(str(self._control))
+            of_mirror = rows.where(f"path = {literal(entry.path)} AND version >= 0 AND until_ts <= {until_ts}")
+            until_ts = of_mirror.selectExpr("max(until_ts)").collect()[0][0] or 0
+        if until_ts > 0:
+            self._tables.forget(entry, until_ts)
+            _log.info("old changes removed from a history", table=".".join(entry.name), until_ts=until_ts)
 
     def _lock_of(self, path: Path) -> threading.Lock:
         return self._control_lock if path == self._control else self.lock

@@ -30,6 +30,11 @@ class LakeSection(ToSection):
     mirror: tuple[str, ...] = Field(
         ("*.*",), description="patterns of tables that get a mirror beside their history; the last one that fits counts"
     )
+    history: tuple[str, ...] = Field(
+        ("*.*",),
+        description="patterns of tables whose history is kept for good; of other tables changes older than `keep` are "
+        "removed from it when the mirror has them. Every change is written to it first",
+    )
     merge_interval: Duration = Field(
         timedelta(minutes=2), description="how often the rows that have come are merged into the mirrors"
     )
@@ -60,15 +65,17 @@ class LakeSection(ToSection):
             raise ConfigError("syncer.to.compaction-share must be between 0 and 1")
         if not _KEEP_MIN <= self.keep <= _KEEP_MAX:
             raise ConfigError("syncer.to.keep must be between 1h and 30d (720h)")
-        _ = self.mirrored
+        _ = self.mirrored, self.kept
 
     @cached_property
     def mirrored(self) -> TablePatterns | None:
         """The tables with a mirror; None: no table. Raises ConfigError."""
-        try:
-            return TablePatterns.parse(self.mirror, whose="syncer.to", what="mirror") if self.mirror else None
-        except PatternError as error:
-            raise ConfigError(f"syncer.to.mirror: {error}") from error
+        return _patterns(self.mirror, "mirror")
+
+    @cached_property
+    def kept(self) -> TablePatterns | None:
+        """The tables whose history is kept for good; None: no table. Raises ConfigError."""
+        return _patterns(self.history, "history")
 
     def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """A user who names jars has Delta's, too."""
@@ -81,3 +88,10 @@ class LakeSection(ToSection):
             # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
             "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
         }
+
+
+def _patterns(given: tuple[str, ...], what: str) -> TablePatterns | None:
+    try:
+        return TablePatterns.parse(given, whose="syncer.to", what=what) if given else None
+    except PatternError as error:
+        raise ConfigError(f"syncer.to.{what}: {error}") from error

@@ -104,7 +104,7 @@ class LakeSink:
             self.commit_ts = position.commit_ts
             merging = Tables(Delta(session, delta), self._directory, app, *flags)
             interval_s = self._to.merge_interval / timedelta(seconds=1)
-            upkeep = ((self._control.path, self._control_lock), self._to.compaction_share, self._to.keep)
+            upkeep = ((self._control.path, self._control_lock), self._to.compaction_share, self._to.keep, self._to.kept)
             self._merger = Merger(merging, self._live, self._record_versions, interval_s, *upkeep)
         except BaseException:
             self.close(clean=False)

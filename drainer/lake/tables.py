@@ -32,6 +32,7 @@ from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.parquet import path_of
 
 CHANGES: Final = "__changes"
+SINCE: Final = "tidb-binlog.since"  # up to this commit_ts a history has no changes any more
 _DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 
@@ -233,14 +234,22 @@ class Tables:
     def truncate(self, entry: Entry, commit_ts: int) -> None:
         """Delete all rows of a mirror. May be repeated."""
         path = self.mirror_path(entry)
-        self._delete(path)
+        self.delta.delete(path, "true")
         crash_point("lake.emptied")
         merged_ts = self.delta.committed(path, self.app)
         self.delta.commit(path, [txn_action(self.app, max(merged_ts, commit_ts))], app=self.app, after=merged_ts)
 
+    def forget(self, entry: Entry, until_ts: int) -> None:
+        """Remove a history's changes up to `until_ts`, and record that before."""
+        path = self.history_path(entry)
+        since = {"domain": SINCE, "configuration": str(until_ts), "removed": False}
+        self.delta.commit(path, [{"domainMetadata": since}])
+        crash_point("lake.forgetting")
+        self.delta.delete(path, f"commit_ts <= {until_ts}")
+
     def remove(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> None:
         """Delete a mirror's rows that are in these partitions. May be repeated. Raises PartitionUnknown."""
-        self._delete(self.mirror_path(entry), self._in_partitions(entry, info, partitions))
+        self.delta.delete(self.mirror_path(entry), self._in_partitions(entry, info, partitions))
         crash_point("lake.partitions_removed")
 
     def exchange(self, parted: Entry, info: TableInfo, partitions: Collection[int], other: Entry, at_ts: int) -> None:
@@ -255,7 +264,7 @@ class Tables:
         crash_point("lake.exchanged")
         if self.delta.committed(path, self.app) >= at_ts:
             return
-        self._delete(path, where)
+        self.delta.delete(path, where)
         crash_point("lake.partitions_removed")
         before = self.version(other)
         while self.delta.committed(of, self.app, before) >= at_ts:
@@ -264,11 +273,6 @@ class Tables:
             rows = spark.read.format("delta").option("versionAsOf", before).load(str(of))
             ours = rows.selectExpr(*(f"{name} AS {ours}" for ours, name in pairs))
             ours.write.format("delta").mode("append").save(str(path))
-
-    def _delete(self, path: Path, where: str = "") -> None:
-        condition = f" WHERE {where}" if where else ""
-        with errors(path):
-            self.delta.spark.sql(f"DELETE FROM delta.{quoted(str(path))}{condition}")
 
     def _in_partitions(self, entry: Entry, info: TableInfo, partitions: Collection[int]) -> str:
         """SQL of the condition that a row of a mirror is in one of these partitions."""

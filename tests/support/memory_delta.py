@@ -46,6 +46,9 @@ class MemoryDelta:
     def sync(self, path: Path) -> None:
         """Memory has nothing to sync."""
 
+    def delete(self, path: Path, where: str) -> None:
+        """Rows of mirrors are not in memory."""
+
     def rows(self, path: Path) -> list[dict[str, Any]]:
         """Of the files that were added, with physical names."""
         return [row for one in self._of(path, "add") for row in pq.read_table(path / one["path"]).to_pylist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -133,18 +134,20 @@ def files(directory: Path) -> int:
     return len(list(directory.rglob("*.parquet")))
 
 
-def test_maintained_lake_has_fewer_files_and_the_same_rows(spark: Any, tmp_path: Path) -> None:
+def test_maintained_lake_has_fewer_files_and_no_old_changes_and_the_same_rows(spark: Any, tmp_path: Path) -> None:
     live(spark, tmp_path, EDGES)
     first, last = sorted(STORY.states)[-3], EDGES[-1]
     before = state(at(spark, tmp_path, first))
-    sink = lake(tmp_path, spark, compaction_share=1.0)
+    sink = lake(tmp_path, spark, compaction_share=1.0, history=("*.notes",))
     sink.open(WHO, 1)
+    sink.merge_now()
     paths = [tmp_path / "shop" / name for name in ("orders", "orders__changes", "notes", "notes__changes")]
     control = control_path(tmp_path, WHO.changefeed)
     files_before = files(control)
     merger = sink._merging()
     merger._tables.delta.new_files.update(dict.fromkeys([*paths, control], merging._FILES_MIN))
-    merger._keep_h = 0
+    merger._keep_h, merger._keep = 0, timedelta(0)
+    kept = spark.read.format("delta").load(str(paths[3])).count()
     for _ in range(8):  # old files of one table each time
         sink.maintain_now()
     sink.close(clean=True)
@@ -152,6 +155,10 @@ def test_maintained_lake_has_fewer_files_and_the_same_rows(spark: Any, tmp_path:
     assert files(control) < files_before
     assert state(at(spark, tmp_path, last)) == STORY.states[last]
     assert before == STORY.states[first]
+    left = [spark.read.format("delta").load(str(path)).count() for path in (paths[1], paths[3])]
+    assert left == [0, kept], "changes that the mirror has are removed, if the table's history is not kept"
+    with pytest.raises(NotThere, match="have been removed"):
+        at(spark, tmp_path, first)
 
 
 def test_second_drainer_is_refused_while_the_first_one_runs(spark: Any, tmp_path: Path) -> None:

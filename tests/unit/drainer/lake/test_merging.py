@@ -11,11 +11,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from binlog.cluster import tso
 
 from drainer.lake.control import MirrorVersion
 from drainer.lake.merging import Merger
 from drainer.lake.mirror import Range
 from drainer.lake.tables import Entry
+from drainer.schema.filter import TablePatterns
 from drainer.sink.errors import DestinationDown, Fenced
 
 A, B = Entry("s", "a", "s/a", 1, mirrored=True), Entry("s", "b", "s/b", 2, mirrored=True)
@@ -34,6 +36,8 @@ class World:
         self.delta: Any = self
         self.root, self.new_files = Path("lake"), dict[Path, int]()
         self.control, self.control_lock = Path("control"), threading.Lock()
+        self.kept: TablePatterns | None = TablePatterns.parse(["*.*"], whose="", what="")
+        self.forgotten, self.spark = list[tuple[str, int]](), mock.MagicMock()
         self.compacted, self.vacuumed = list[str](), list[tuple[str, int]]()
 
     def mirror_path(self, entry: Entry) -> Path:
@@ -64,6 +68,9 @@ class World:
         assert self.control_lock.locked() == (path == self.control)  # a position that is stored meanwhile is refused
         self.vacuumed.append((path.name, hours))
 
+    def forget(self, entry: Entry, until_ts: int) -> None:
+        self.forgotten.append((entry.path, until_ts))
+
     def version(self, entry: Entry) -> int:
         return self.done[entry.path] + 1000
 
@@ -75,7 +82,7 @@ class World:
     def merger(self, interval_s: float = 1e6, share: float = 1.0) -> Iterator[Merger]:
         due, control = lambda: (self.entries, self.until_ts), (self.control, self.control_lock)
         with mock.patch("drainer.lake.merging.merge", self.merge):
-            upkeep = (control, share, timedelta(hours=1, minutes=1))
+            upkeep = (control, share, timedelta(hours=1, minutes=1), self.kept)
             made = Merger(self, due, self.recorded.extend, interval_s, *upkeep)  # type: ignore[arg-type]
             yield made
             made.close()
@@ -184,3 +191,22 @@ def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(tmp_
         for _ in range(5):
             merger.maintain()
     assert world.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2)]
+
+
+def test_old_changes_are_removed_up_to_a_recorded_version_of_the_mirror_if_there_is_one(tmp_path: Path) -> None:
+    world, keep_ms = World(), 61 * 60_000
+    world.root, world.until_ts = tmp_path, tso.compose(10 * keep_ms)
+    world.kept = TablePatterns.parse(["*.b"], whose="", what="")
+    world.entries = [A, B, Entry("s", "c", "s/c", 3, mirrored=False)]
+    for entry in world.entries:
+        world.history_path(entry).mkdir(parents=True)
+    rows = world.spark.read.format.return_value.load.return_value.where
+    recorded = rows.return_value.selectExpr.return_value.collect
+    for found in (None, 7):
+        recorded.return_value = [[found]]
+        with world.merger() as merger:
+            for _ in range(3):
+                merger.maintain()
+    old_ts = tso.compose(9 * keep_ms)
+    assert world.forgotten == [("s/c", old_ts), ("s/a", 7), ("s/c", old_ts)]
+    assert f"path = 's/a' AND version >= 0 AND until_ts <= {old_ts}" in rows.call_args.args[0]

@@ -35,6 +35,11 @@ class LakeSection(ToSection):
         description="patterns of tables whose history is kept for good; of other tables changes older than `keep` are "
         "removed from it when the mirror has them. Every change is written to it first",
     )
+    history_interval: Duration = Field(
+        timedelta(0),
+        description="how often changes that have been written are committed to the histories, and the position moves: "
+        "later means fewer commits; 0: after each batch",
+    )
     merge_interval: Duration = Field(
         timedelta(minutes=2), description="how often the rows that have come are merged into the mirrors"
     )
@@ -61,6 +66,8 @@ class LakeSection(ToSection):
             raise ConfigError(f"syncer.to.dir: {self.dir}: it must be a directory that all nodes have under one path")
         if self.merge_interval <= timedelta(0):
             raise ConfigError("syncer.to.merge-interval must be above 0")
+        if self.history_interval < timedelta(0):
+            raise ConfigError("syncer.to.history-interval must not be negative")
         if not 0 <= self.compaction_share <= 1:
             raise ConfigError("syncer.to.compaction-share must be between 0 and 1")
         if not _KEEP_MIN <= self.keep <= _KEEP_MAX:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -59,6 +60,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@dataclass
+class Written:
+    """Files that have been written up to `until_ts` and are committed at `due_s` of time.monotonic() or later."""
+
+    until_ts: int = 0
+    schema_version: int = 0
+    due_s: float = 0.0
+    files: dict[TableName, list[File]] = field(default_factory=dict)
+
+
 class LakeSink:
     """See base.ChangeSink and base.ParallelSink. `session`: returns Spark's session; set before `open`."""
 
@@ -81,6 +92,7 @@ class LakeSink:
         self._epoch = 0
         self._is_loading = False
         self.commit_ts = 0
+        self._written = Written()
 
     @property
     def parallel(self) -> LakeSink:
@@ -102,6 +114,7 @@ class LakeSink:
                 self._epoch, position = take_over(store, identity.node_id, initial_ts, first, there)
                 self._is_loading = store.document.is_loading
             self.commit_ts = position.commit_ts
+            self._written = Written(position.commit_ts, position.schema_version)
             merging = Tables(Delta(session, delta), self._directory, app, *flags)
             interval_s = self._to.merge_interval / timedelta(seconds=1)
             upkeep = ((self._control.path, self._control_lock), self._to.compaction_share, self._to.keep, self._to.kept)
@@ -122,8 +135,7 @@ class LakeSink:
         for segment in pieces.works():
             files += write(segment, self._histories(_infos(segment)), str(pieces.until_ts))
         if load is None:
-            self._commit_histories(files, pieces.until_ts)
-            self._move(pieces.after_ts, pieces.until_ts, schema_version)
+            self._hold(files, pieces.until_ts, schema_version)
         else:
             crash_point("lake.range_written")
             self._tables.add_range(*load, [file.action() for _, file in files])
@@ -131,6 +143,7 @@ class LakeSink:
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         """Histories and mirrors get the tables' columns. What was written before is merged into a mirror first."""
+        self._flush()
         self._check(self.commit_ts, step.commit_ts)
         versions: list[MirrorVersion] = []
         with self._merging().lock:
@@ -152,8 +165,8 @@ class LakeSink:
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         self._merging().raise_error()
-        if commit_ts != self.commit_ts:
-            self._move(self.commit_ts, commit_ts, schema_version)
+        if commit_ts != self._written.until_ts:
+            self._hold([], commit_ts, schema_version)
 
     def job_done(self, job_id: int) -> bool:
         with self._transaction() as store:
@@ -173,6 +186,7 @@ class LakeSink:
 
     def put_loads(self, loads: Sequence[TableLoad], done: TableLoad | None = None) -> None:
         """See base.ChangeSink. When the first load is complete, its rows are merged into the mirrors."""
+        self._flush()
         versions: list[MirrorVersion] = []
         with self._merging().lock:
             before = self.loads()
@@ -206,8 +220,7 @@ class LakeSink:
         return HistorySlotWriter(self._histories(infos), intent.until_ts)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
-        self._commit_histories(files_of(receipts), intent.until_ts)
-        self._move(intent.after_ts, intent.until_ts, schema_version)
+        self._hold(files_of(receipts), intent.until_ts, schema_version)
 
     def interrupt(self) -> None:
         """Do nothing: this destination never waits."""
@@ -219,6 +232,8 @@ class LakeSink:
             self._merger = None
 
     def close(self, *, clean: bool) -> None:
+        if clean and self._merger is not None:
+            self._flush()
         self.release()
         if self._lock is not None:
             os.close(self._lock)
@@ -226,6 +241,7 @@ class LakeSink:
 
     def merge_now(self) -> None:
         """Merge all mirrors up to the position."""
+        self._flush()
         self._merging().round()
 
     def maintain_now(self) -> None:
@@ -236,6 +252,24 @@ class LakeSink:
     def _transaction(self, versions: Sequence[MirrorVersion] = ()) -> Iterator[DocumentPositionStore]:
         with self._control_lock, self._control.transaction(versions) as store:
             yield store
+
+    def _hold(self, files: Sequence[tuple[TableName, File]], until_ts: int, schema_version: int) -> None:
+        """Commit files up to `until_ts`, if the last commit was `history-interval` ago. Until then nobody sees them,
+        and a drainer that starts again reads their changes again."""
+        of = self._written
+        for name, file in files:
+            of.files.setdefault(name, []).append(file)
+        of.until_ts, of.schema_version = until_ts, schema_version
+        if time.monotonic() >= of.due_s:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Commit what has been written to the histories, then the position."""
+        of = self._written
+        if of.until_ts != self.commit_ts:
+            self._commit_histories(of.files, of.until_ts)
+            self._move(self.commit_ts, of.until_ts, of.schema_version)
+            self._written.due_s = time.monotonic() + self._to.history_interval / timedelta(seconds=1)
 
     def _move(
         self,
@@ -254,13 +288,15 @@ class LakeSink:
                 store.mark_job(JobMark(done, DONE, until_ts))
                 purge_old_jobs(store, done, until_ts)
         self.commit_ts = until_ts
+        self._written = Written(until_ts, schema_version, self._written.due_s)
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raise Fenced and PositionMoved before anything is written, and the error that ended merging."""
         self._merging().raise_error()
         with self._transaction() as store:
             stored = store.read()
-            if stored is None or (stored.epoch, stored.commit_ts) != (self._epoch, after_ts):
+            found = None if stored is None else (stored.epoch, stored.commit_ts, self._written.until_ts)
+            if found != (self._epoch, self.commit_ts, after_ts):
                 raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
 
     def _merging(self) -> Merger:
@@ -280,6 +316,8 @@ class LakeSink:
         rows are not known."""
         tables = self._registry.tables
         unknown = [(n, info.id) for n, info in infos.items() if n not in tables or tables[n].table_id != info.id]
+        if unknown:
+            self._flush()  # what was written under a name belongs to the table that had it
         there = list(tables.values()) if unknown else []
         for name, table_id in unknown:
             self._registry.add(name, table_id, mirrored=False)
@@ -322,17 +360,16 @@ class LakeSink:
             found += self._merged(entry) or [made]
         return found
 
-    def _commit_histories(self, files: Sequence[tuple[TableName, File]], until_ts: int) -> None:
-        """One commit for each table. Raises Fenced if another drainer has committed to one."""
-        by_table: dict[TableName, list[File]] = {}
-        for name, file in files:
-            by_table.setdefault(name, []).append(file)
+    def _commit_histories(self, files: dict[TableName, list[File]], until_ts: int) -> None:
+        """One commit for each table, whose files are taken out of `files`. Raises Fenced if another drainer has
+        committed to one."""
         crash_point("lake.histories_written")
-        for name, mine in by_table.items():
+        for name in list(files):
             entry = self._registry.tables[name]
             table = self._tables.history_of(entry)
-            actions = [txn_action(self._tables.app, until_ts), *(file.action() for file in mine)]
+            actions = [txn_action(self._tables.app, until_ts), *(file.action() for file in files[name])]
             self._tables.delta.commit(table.directory, actions, app=self._tables.app, after=table.committed_ts)
+            del files[name]
             self._tables.wrote(entry, until_ts)
             crash_point("lake.history_committed")
 

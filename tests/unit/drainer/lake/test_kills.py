@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,9 +33,10 @@ class Merging(LakeSink):
         self.merge_now()
 
 
-def live(delta: MemoryDelta, directory: Path, edges: list[int], *, dies_at: int = 0) -> int:
-    """Return how many crash points were passed. `dies_at`: the number of the one at which it is killed."""
-    sink, passed = Merging(LakeSection(dir=str(directory))), 0
+def live(delta: MemoryDelta, directory: Path, edges: list[int], *, dies_at: int = 0, interval_h: int = 0) -> int:
+    """Return how many crash points were passed. `dies_at`: the number of the one at which it is killed; `interval_h`:
+    between two commits of changes, in hours."""
+    sink, passed = Merging(LakeSection(dir=str(directory), history_interval=timedelta(hours=interval_h))), 0
     sink.session = mock.Mock()
 
     def merge(_: Any, app: str, path: Path, mirror: Any, history: Path, of: Range) -> None:
@@ -53,6 +55,7 @@ def live(delta: MemoryDelta, directory: Path, edges: list[int], *, dies_at: int 
         stack.enter_context(mock.patch("drainer.lake.merging.merge", merge))
         with contextlib.suppress(Killed):
             STORY.replay(sink, edges)
+            sink.close(clean=True)
         sink.close(clean=False)
     return passed
 
@@ -85,6 +88,6 @@ def test_lake_of_a_killed_drainer_has_every_change_once(whole: Any, tmp_path: Pa
     passes, wanted = whole
     for number in range(1 + part, passes + 1, 25):
         delta, directory = MemoryDelta(), tmp_path / str(number)
-        live(delta, directory, EDGES, dies_at=number)
+        live(delta, directory, EDGES, dies_at=number, interval_h=part % 2)
         live(delta, directory, [edge + 1 for edge in EDGES[:-1:2]] + EDGES[-1:])  # batches end elsewhere now
         assert found(delta, directory) == wanted, number

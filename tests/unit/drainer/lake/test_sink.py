@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -268,18 +269,71 @@ def test_version_of_a_mirror_is_durable_before_it_is_recorded(both: World) -> No
 
 def test_rows_of_a_batch_are_committed_once_however_the_next_batches_are_divided(both: World) -> None:
     path = both.directory / "s" / "a__changes"
-    files = [(("s", "a"), File("x", 1, 1)), (("s", "a"), File("y", 1, 1))]
+    files = {("s", "a"): [File("x", 1, 1), File("y", 1, 1)]}
     both.sink._histories({("s", "a"): A})
-    both.sink._commit_histories(files, 20)
+    both.sink._commit_histories(dict(files), 20)
     assert [list(one) for one in both.delta.commits[path][-1]] == [["txn"], ["add"], ["add"]]
-    both.sink._commit_histories(files, 30)
+    both.sink._commit_histories(dict(files), 30)
     assert both.delta.committed(path, "") == 30
     both.sink.close(clean=False)  # before the position is stored
     both.open()
     assert both.sink._histories({("s", "a"): A})["s", "a"].committed_ts == 30
     both.delta.commit(path, [txn_action(both.sink._tables.app, 31)])
     with pytest.raises(Fenced):
-        both.sink._commit_histories(files, 40)
+        both.sink._commit_histories(dict(files), 40)
+
+
+def later(world: World) -> tuple[LakeSink, Path, Path]:
+    """The sink, which commits once an hour, and the paths of two histories."""
+    world.sink._to = LakeSection(dir=str(world.directory), history_interval=timedelta(hours=1))
+    world.sink._histories({("s", "a"): A, ("s", "b"): B})
+    world.sink._hold([], world.ts + 1, 1)
+    return world.sink, world.directory / "s" / "a__changes", world.directory / "s" / "b__changes"
+
+
+def test_batches_of_an_interval_are_one_commit_that_comes_before_anything_else_is_changed(both: World) -> None:
+    sink, path, _ = later(both)
+    stored_ts, before = sink.commit_ts, len(both.delta.commits[path])
+    for number in (2, 3):
+        sink._check(both.ts + number - 1, both.ts + number)
+        sink._hold([(("s", "a"), File(str(number), 1, 1))], both.ts + number, 1)
+    sink.advance(both.ts + 4, 1)
+    assert (len(both.delta.commits[path]), sink.commit_ts) == (before, stored_ts)
+    both.ddl(ActionType.ADD_COLUMN, (A, replace(A, columns=(*A.columns, replace(A.columns[0], id=9, name="n")))))
+    adds = [[one["add"]["path"] for one in commit if "add" in one] for commit in both.delta.commits[path][before:]]
+    assert adds == [["2", "3"], []]
+    sink.advance(both.ts + 1, 1)
+    sink.close(clean=True)
+    both.open()
+    assert both.sink.commit_ts == both.ts + 1
+
+
+def test_files_that_were_committed_before_an_error_are_not_committed_again(both: World) -> None:
+    sink, first, second = later(both)
+    sink._hold([(("s", "a"), File("x", 1, 1)), (("s", "b"), File("y", 1, 1))], both.ts + 2, 1)
+    commit = both.delta.commit
+
+    def failing(path: Path, *of: object, **to: object) -> int:
+        if path == second:
+            raise DestinationDown("full")
+        return commit(path, *of, **to)  # type: ignore[arg-type]
+
+    with mock.patch.object(both.delta, "commit", failing), pytest.raises(DestinationDown):
+        sink._flush()
+    sink._hold([(("s", "a"), File("z", 1, 1))], both.ts + 3, 1)
+    sink._flush()
+    adds = [
+        [one["add"]["path"] for of in both.delta.commits[path] for one in of if "add" in one]
+        for path in (first, second)
+    ]
+    assert adds == [["x", "z"], ["y"]]
+
+
+def test_what_was_written_under_a_name_belongs_to_the_table_that_had_it(both: World) -> None:
+    sink, first, _ = later(both)
+    sink._hold([(("s", "a"), File("x", 1, 1))], both.ts + 2, 1)
+    sink._histories({("s", "a"): replace(A, id=77)})
+    assert [one["add"]["path"] for of in both.delta.commits[first] for one in of if "add" in one] == ["x"]
 
 
 @pytest.fixture

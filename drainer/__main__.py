@@ -79,18 +79,30 @@ def plan(args: list[str]) -> int:
 
 
 def load(args: list[str]) -> int:
-    """`drainer load -config drainer.toml`: load upstream's tables into an empty destination."""
-    config = load_or_exit(PROGRAM, args)
+    """`drainer load [-from delta:DIR [-at TSO] [-from-changefeed NAME]] -config drainer.toml`: load upstream's tables,
+    or those of a lake, into an empty destination."""
+    parser = _parser("load")
+    about = "a lake that a drainer has written: read upstream's tables there, and not in TiDB"
+    parser.add_argument("-from", "--from", dest="origin", default="", metavar="delta:DIR", help=about)
+    parser.add_argument("-at", "--at", type=int, metavar="TSO", help="as of which the lake is read; its position")
+    about = "the lake's changefeed: default"
+    parser.add_argument("-from-changefeed", "--from-changefeed", default="default", metavar="NAME", help=about)
+    own, rest = parser.parse_known_args(args)
+    config = load_or_exit(PROGRAM, rest)
     from drainer.service.first_load import load as first_load
     from drainer.service.first_load import shown
+    from drainer.sink.registry import origin as origin_of
 
     async def loaded() -> bool:
-        return await first_load(config, _stopped_by_signals(), progress)
+        return await first_load(config, _stopped_by_signals(), progress, origin=origin)
 
     try:
         with shown() as progress:  # before the log, whose lines then appear above the bar
             log.setup(config.log_level, config.log_file)
             config.check()
+            if own.at is not None and not own.origin:
+                raise ConfigError("-at: only a lake is read at a TSO that is given: -from delta:DIR")
+            origin = origin_of(own.origin, own.from_changefeed, own.at) if own.origin else None
             whole = asyncio.run(loaded())
     except (BinlogError, ValueError) as error:
         return _failed("load", error)
@@ -102,8 +114,7 @@ def load(args: list[str]) -> int:
 def check(args: list[str]) -> int:
     """`drainer check [-repair] [-table PATTERN]... [-redact] [-json] [-executors] [-consumer URI] -config FILE`:
     compare the destination's tables with upstream's, and repair them."""
-    parser = argparse.ArgumentParser("drainer check", add_help=False, allow_abbrev=False, epilog="Others: drainer -h")
-    parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
+    parser = _parser("check")
     parser.add_argument("-table", "--table", action="append", default=[], help="pattern of a name; may be repeated")
     about = "kafka-consumer's --to, a server: compare what it makes of the topics that this drainer writes"
     parser.add_argument("-consumer", "--consumer", default="", metavar="URI", help=about)
@@ -130,6 +141,14 @@ def check(args: list[str]) -> int:
     if any(one.error for one in found):
         return 2
     return 0 if all(one.is_equal for one in found) else NOT_EQUAL
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Parses the flags that only this command has."""
+    about = "Others: drainer -h"
+    parser = argparse.ArgumentParser(f"drainer {command}", add_help=False, allow_abbrev=False, epilog=about)
+    parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)
+    return parser
 
 
 def _failed(command: str, error: Exception) -> int:

@@ -588,6 +588,7 @@ PROGRAM = Program(
     examples=(
         "drainer plan -config drainer.toml                         print what each table becomes; -json: as JSON",
         "drainer load -config drainer.toml                         load upstream's tables into an empty destination",
+        "drainer load -from delta:/lake -config drainer.toml       the same from a lake, also as of a TSO: -at",
         "drainer check -config drainer.toml                        compare the destination with upstream; -repair",
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
         "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",

@@ -24,12 +24,14 @@ from binlog.runtime.directories import sync_directory
 
 from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
+from drainer.changes.texts import decoded_column
 from drainer.changes.vector import Ints
 from drainer.lake.delta import File
 from drainer.lake.fields import AFTER, BEFORE, DECIMAL, IMAGE_IDS, OWN, Field
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
+from drainer.row.rules import mapped
 from drainer.sink.base import Receipt, TableName
 from drainer.sink.errors import DestinationDown
 from drainer.spark.typed.types import column_converter
@@ -130,6 +132,30 @@ def _converted(column_type: ColumnType, wanted: Any, zero_dates_fail: bool, arra
         return column_converter(column_type.kind, zero_dates_fail=zero_dates_fail)(array).cast(wanted)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=str(error)) from error
+
+
+def decoded_of(column_type: ColumnType, column: Any) -> Any:
+    """Return a column of the lake as the decoded values that upstream's rows give: the inverse of what is written. NULL
+    in a date that is NOT NULL is 0000-00-00. Raises DecodeError or ArrowInvalid, and KeyError for a name that the ENUM
+    or SET does not have."""
+    kind, of = column_type.kind, column_type.type_class
+    if of in (TypeClass.INT, TypeClass.BIT, TypeClass.FLOAT):
+        return column.cast(column_type.decoded_type)
+    if of is TypeClass.DECIMAL and not pa.types.is_string(column.type):
+        return mapped(column, lambda value: f"{value:f}", pa.string())
+    if of is TypeClass.ENUM:
+        numbers = {name: number for number, name in enumerate(("", *kind.elems))}
+        return mapped(column, numbers.__getitem__, pa.uint64())
+    if of is TypeClass.SET:
+        bits = {name: 1 << at for at, name in enumerate(kind.elems)} | {"": 0}
+        return mapped(column, lambda text: sum(bits[name] for name in text.split(",")), pa.uint64())
+    if of not in (TypeClass.DATE, TypeClass.DATETIME):
+        return decoded_column(column_type, column.cast(pa.binary()))
+    if of is TypeClass.DATETIME:
+        column = column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
+        column = pc.utf8_slice_codeunits(column, 0, len("0000-00-00 00:00:00") + bool(kind.fsp) * (1 + kind.fsp))
+    found = decoded_column(column_type, column.cast(pa.string()).cast(pa.binary()))
+    return pc.fill_null(found, 0) if kind.is_not_null else found
 
 
 @dataclass(frozen=True, slots=True)

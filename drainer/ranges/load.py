@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow.compute as pc
@@ -58,6 +59,25 @@ RANGE_SHIFT: Final = 24
 _log = get_logger(__name__)
 
 
+class Origin(Protocol):
+    """What a load reads instead of TiDB (see Upstream and Snapshot), in Spark's session. `read_bytes`: of rows."""
+
+    address: str
+    read_bytes: int
+    session: Any
+
+    def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]: ...
+
+    def open(self, ts: int | None) -> int:
+        """Read at this TSO from now on, whatever `at` is given. None: at the one that the user wants. Return it."""
+        ...
+
+    def at(self, ts: int) -> AbstractContextManager[Origin]: ...
+    def check_ids(self, sources: Mapping[int, Source]) -> None: ...
+    def divided(self, source: Source) -> Iterator[Range]: ...
+    def read(self, source: Source, of: Range) -> Iterator[list[Any]]: ...
+
+
 @dataclass(eq=False)
 class FirstLoad:
     """`schemas`: upstream's databases of the tables by id. `stop`: ends it after the range at hand. `databases`: those
@@ -68,7 +88,7 @@ class FirstLoad:
     sink: AnySink
     view: SchemaView
     schemas: Mapping[int, str]
-    upstream: Upstream
+    upstream: Upstream | Origin
     progress: LoadProgress
     schema_version: int
     stop: threading.Event

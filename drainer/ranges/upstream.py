@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -234,23 +234,27 @@ class Source:
         return f"SELECT {columns} FROM {self.table}{of.where(self.key)}"
 
     def columns(self, packets: Sequence[bytes]) -> list[Any]:
-        """Rows as the destination gets them: columns of decoded values, after rules for rows and values. Raises
-        DecodeError naming the table."""
+        """Return what `ruled` makes of these rows. Raises DecodeError naming the table."""
         try:
-            read = iter(decoded([column_type for _, column_type in self.columns_read], packets))
+            read = decoded([column_type for _, column_type in self.columns_read], packets)
         except DecodeError as error:
             raise DecodeError(f"{self.table} upstream: {error.what}", offset=0, detail=error.detail) from None
-        known = self.info.columns_by_id
+        return self.ruled(read, len(packets))
+
+    def ruled(self, read: Iterable[Any], count: int) -> list[Any]:
+        """Rows as the destination gets them: columns of decoded values, after rules for rows and values. `read`: those
+        of `columns_read`."""
+        known, left = self.info.columns_by_id, iter(read)
         columns = [
-            next(read)
+            next(left)
             if target.id in known
-            else pa.repeat(pa.scalar(target.default, target.column_type.decoded_type), len(packets))
+            else pa.repeat(pa.scalar(target.default, target.column_type.decoded_type), count)
             for target in self.codec.layout.targets
         ]
         rules = self.codec.rules
         if rules is None:
             return columns
-        chosen = [pa.array(mask) for _, mask in rules.kinds(None, columns, len(packets))]  # of inserts
+        chosen = [pa.array(mask) for _, mask in rules.kinds(None, columns, count)]  # of inserts
         return list(rules.masked([column.filter(chosen[0]) if chosen else column[:0] for column in columns]) or ())
 
 

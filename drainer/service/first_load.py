@@ -1,4 +1,5 @@
-"""`drainer load`: loads the tables of upstream, as they were at one TSO, into a destination that has none of them.
+"""`drainer load`: loads the tables of upstream, as they were at one TSO, into a destination that has none of them. They
+are read in TiDB, or in a lake that a drainer has written (`-from`).
 
 The stream then begins at that TSO: `drainer` continues from the position that this leaves. The drainer is registered
 before upstream is read, so pumps keep what follows. A load that ends early is continued by the next one.
@@ -27,14 +28,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 from drainer.apply.fold_order import PackedView
 from drainer.apply.progress import LoadProgress, Stopped
 from drainer.config import Config
-from drainer.ranges.load import FirstLoad, LoadTask
+from drainer.ranges.load import FirstLoad, LoadTask, Origin
 from drainer.ranges.upstream import SnapshotGone, Upstream, open_snapshot, server_of
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import FINISH_LAG_MS_MAX, Schema
 from drainer.service.daemon import job_sources, snapshot_reader
 from drainer.service.on_spark import distribute, spark_for
 from drainer.service.registration import DrainerNode
-from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position
+from drainer.sink.base import SCHEMA_ID, AnySink, ChecksTables, FirstStart, Identity, LoadsOnExecutors, Position, Wants
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.spark.startup.jvm_launch import Opening
 
@@ -55,13 +56,17 @@ async def load(
     opening: Opening | None = None,
     *,
     unless_begun: bool = False,
+    origin: Origin | None = None,
 ) -> bool:
     """Return whether everything is loaded; False: `stop` was set, and the range at hand was finished. Raises
     BinlogError. `opening`: of Spark, if it has been started; `unless_begun`: nothing is to be loaded if the destination
-    has a position that no load gave it."""
+    has a position that no load gave it; `origin`: read instead of TiDB."""
+    if origin is not None:
+        conf = {**origin.spark_settings(config.spark.conf), **config.spark.conf}
+        config = config.model_copy(update={"spark": config.spark.model_copy(update={"conf": conf})})
     sink = load_sink(config, former_has_ended=unless_begun and config.standby)
     halted = threading.Event()
-    loading = asyncio.ensure_future(_load(config, sink, halted, progress, opening, unless_begun))
+    loading = asyncio.ensure_future(_load(config, sink, halted, progress, opening, unless_begun, origin))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -109,24 +114,27 @@ async def _load(
     progress: LoadProgress,
     opening: Opening | None,
     unless_begun: bool,
+    origin: Origin | None,
 ) -> bool:
-    server, security = server_of(config.upstream), config.security.security()
-    whole = False
+    connect = None if origin is not None else partial(open_snapshot, server_of(config.upstream))
+    security, whole = config.security.security(), False
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(spark_for(config, sink, opening, halted))
+        stack.enter_context(spark_for(config, sink, opening, halted, origin))
         etcd = connect_etcd(config.pd_urls, security)
         stack.push_async_callback(etcd.close)
         identity = Identity(await cluster_id(etcd, config, security), config.changefeed, config.identity())
         provider = SchemaProvider(job_sources(config, etcd), config.syncer.policy(), snapshot_reader(config))
         now_ts = await current_ts(etcd, config, security)
-        first = FirstStart((await provider.known(now_ts)).tables, loads=True)
-        position = await asyncio.to_thread(sink.open, identity, now_ts, first)
+        begin_ts = now_ts if origin is None else await _begin_ts(origin, sink, provider)
+        first = FirstStart((await provider.known(begin_ts)).tables, loads=True)
+        position = await asyncio.to_thread(sink.open, identity, begin_ts, first)
         stack.push_async_callback(lambda: asyncio.to_thread(sink.close, clean=whole))
         if not position.loads and not unless_begun:
             raise DestinationRefused(f"{sink.name}: it has a position already: a first load needs an empty destination")
         if all(load.is_complete for load in position.loads):
             return True
-        schema = await _schema(config, etcd, provider, sink, position)
+        created = SCHEMA_ID not in (load.table_id for load in position.loads if not load.is_complete)
+        schema = await _schema(config, etcd, provider, sink, position, moves=not created and origin is None)
         provider.check_rules()
         if isinstance(sink, ChecksTables):
             sink.check_tables(schema.view())
@@ -134,15 +142,17 @@ async def _load(
         filter_, rules, databases = policy.filter, policy.rules, schema.catalog.schemas.values()
         view, version = schema.view(), schema.applied_version
         schemas = {table_id: table.schema for table_id, table in schema.catalog.tables.items()}
-        connect, distributing = partial(open_snapshot, server), None
-        if isinstance(sink, LoadsOnExecutors):
+        if origin is not None:
+            await asyncio.to_thread(origin.open, sink.commit_ts + (not created and sink.wants is Wants.CHANGES))
+        distributing = None
+        if isinstance(sink, LoadsOnExecutors) and connect is not None:
             task = partial(LoadTask, sink.for_tasks(), connect, PackedView.of(view), schemas, version)
             distributing = partial(distribute, config, opening, task, sink, progress, halted)
         first_load = FirstLoad(
             sink,
             view,
             schemas,
-            stack.enter_context(contextlib.closing(Upstream(connect))),
+            origin or stack.enter_context(contextlib.closing(Upstream(connect))),
             progress,
             schema_version=version,
             stop=halted,
@@ -151,19 +161,37 @@ async def _load(
             distribute=distributing,
         )
         await _register(config, etcd, sink.commit_ts, now_ts)
-        service = f"drainer-load-{config.identity()}"
-        holding = asyncio.ensure_future(keep_gc_held(config, service, sink.commit_ts))
-        stack.callback(holding.cancel)
-        _log.info("first load begins", destination=sink.name, at=sink.commit_ts, upstream=server.address)
+        whole = await _run(config, first_load, origin)
+    return whole
+
+
+async def _run(config: Config, first_load: FirstLoad, origin: Origin | None) -> bool:
+    """While TiDB is read, PD's GC is held."""
+    sink, service = first_load.sink, f"drainer-load-{config.identity()}"
+    holding = asyncio.ensure_future(keep_gc_held(config, service, sink.commit_ts)) if origin is None else None
+    source = server_of(config.upstream) if origin is None else origin
+    _log.info("first load begins", destination=sink.name, at=sink.commit_ts, upstream=source.address)
+    try:
         whole = await asyncio.to_thread(first_load.run)
-        if whole:
+    finally:
+        if holding is not None:
             holding.cancel()
-            await release_gc(config, service, sink.commit_ts)
-            _log.info("first load is complete", at=sink.commit_ts, **progress.document())
-        else:
-            text = "first load stopped before it was complete; the next one continues it"
-            _log.info(text, at=sink.commit_ts, **progress.document())
-        return whole
+    if whole and origin is None:
+        await release_gc(config, service, sink.commit_ts)
+    text = "is complete" if whole else "stopped before it was complete; the next one continues it"
+    _log.info(f"first load {text}", at=sink.commit_ts, **first_load.progress.document())
+    return whole
+
+
+async def _begin_ts(origin: Origin, sink: AnySink, provider: SchemaProvider) -> int:
+    """The destination's first position. Readers of every change get the rows one TSO later (FirstLoad). Raises
+    BinlogError, before anything is written, if a DDL took effect close to it."""
+    ts = await asyncio.to_thread(origin.open, None) - (sink.wants is Wants.CHANGES)
+    await asyncio.sleep(_SETTLE_S)
+    job = (await provider.open(position_ts=ts, first_start=True)).unclear_at_start
+    if job is not None:
+        raise DestinationRefused(f"{origin.address}: DDL job {job.id} took effect close to {ts}: -at another TSO")
+    return ts
 
 
 def _jobs_in_effect(config: Config, ts: int) -> list[Job]:
@@ -175,13 +203,14 @@ def _jobs_in_effect(config: Config, ts: int) -> list[Job]:
     return []  # the load says what to do
 
 
-async def _schema(config: Config, etcd: Etcd, provider: SchemaProvider, sink: AnySink, position: Position) -> Schema:
-    """The schema at the sink's position. While no table is created the position moves on until no DDL took effect close
-    to it: the history has a job only some time after its effect, so its table would be read as it is after a DDL that
-    neither the load nor the stream after it runs."""
-    created = SCHEMA_ID not in (load.table_id for load in position.loads if not load.is_complete)
+async def _schema(
+    config: Config, etcd: Etcd, provider: SchemaProvider, sink: AnySink, position: Position, *, moves: bool
+) -> Schema:
+    """The schema at the sink's position. If it `moves`, it does until no DDL took effect close to it: the history has a
+    job only some time after its effect, so its table would be read as it is after a DDL that neither the load nor the
+    stream after it runs."""
     while True:
-        if not created:
+        if moves:
             await asyncio.sleep(_SETTLE_S)
         schema = await provider.open(
             position_ts=sink.commit_ts,
@@ -189,7 +218,7 @@ async def _schema(config: Config, etcd: Etcd, provider: SchemaProvider, sink: An
             job_done=None if position.fresh else sink.job_done,
             first_start=position.fresh,
         )
-        if created:
+        if not moves:
             return schema
         unclear = schema.unclear_at_start
         jobs = [unclear] if unclear else await asyncio.to_thread(_jobs_in_effect, config, sink.commit_ts)

@@ -14,6 +14,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.progress import LoadProgress, Stopped
 from drainer.config import Config
+from drainer.ranges.load import Origin
 from drainer.sink.base import AnySink, TableLoad, UsesSpark
 from drainer.sink.errors import Fenced
 from drainer.spark.startup.jvm_launch import Opening, opened
@@ -44,13 +45,17 @@ def _opening(
 
 
 @contextlib.contextmanager
-def spark_for(config: Config, sink: AnySink, opening: Opening | None, stop: threading.Event) -> Iterator[None]:
-    """Give a sink that works in Spark's session the one of `opening`, or one of its own while inside, as
-    `spark_session` does."""
-    if not isinstance(sink, UsesSpark):
+def spark_for(
+    config: Config, sink: AnySink, opening: Opening | None, stop: threading.Event, origin: Origin | None = None
+) -> Iterator[None]:
+    """Give a sink that works in Spark's session, and the origin of a first load, the one of `opening`, or one of its
+    own while inside, as `spark_session` does."""
+    if not isinstance(sink, UsesSpark) and origin is None:
         yield
         return
     with _opening(config, stop, opening) as given:
+        if origin is not None:
+            origin.session = given.session
         use_session(sink, given)
         yield
 

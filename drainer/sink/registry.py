@@ -94,6 +94,14 @@ def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
     return make(to, syncer)
 
 
+def origin(text: str, changefeed: str, at_ts: int | None) -> Any:
+    """Return the lake that `drainer load -from` names (ranges.load.Origin). Raises ConfigError."""
+    db_type, _, directory = text.partition(":")
+    if db_type != "delta" or not directory:
+        raise ConfigError(f"-from {text!r}: must be delta:DIRECTORY")
+    return _named("drainer.lake.at:LakeTables")(directory, changefeed, at_ts)
+
+
 def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySettings) -> Replayer:
     """reparo's destination, not opened yet. `values`: of any kind, of which it takes its own. Raises ConfigError."""
     able = [name for name, one in KINDS.items() if one.replay]

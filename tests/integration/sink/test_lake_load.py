@@ -1,34 +1,48 @@
-"""A first load into a lake of Delta tables: each row once, wherever it is killed, and mirrors that are upstream's."""
+"""A first load into a lake of Delta tables: each row once, wherever it is killed, and mirrors that are upstream's. And
+one from a lake: it gives another destination what TiDB would give it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from binlog.tidb.job import ActionType
 
 from drainer.__main__ import main
-from drainer.lake.at import NotThere, at, position_of
+from drainer.apply.progress import LoadProgress
+from drainer.lake.at import LakeTables, NotThere, at, position_of
+from drainer.ranges import upstream
+from drainer.ranges.load import creation, reads
+from drainer.ranges.upstream import Source
+from drainer.row.column_type import DecodedValue
 from drainer.schema.history.base import JobHistory
+from drainer.service.first_load import load
 from drainer.sink.base import FirstStart, unfinished
 from drainer.sink.errors import DestinationRefused
 from tests.integration.sink.test_lake import dies_at
 from tests.support.change_replay import WHO, replay_binlogs
-from tests.support.killing import Killed
+from tests.support.killing import Killed, killed_at
 from tests.support.lake_case import delta_session, jars, lake
 from tests.support.memory_etcd import MemoryEtcd
-from tests.support.row_case import transaction
+from tests.support.row_case import transaction, view_of
+from tests.support.row_changes import make_table
+from tests.support.row_packets import shown
 from tests.support.schema_case import job
-from tests.support.upstream_case import FakeSession
+from tests.support.typed_columns import COLUMNS, TWO_VALUES, typed_row
+from tests.support.upstream_case import Answer, FakeSession
 from tests.unit.drainer.ranges.test_load import BAG, BOTH, FIRST, KEYED, ROWS, TS
 from tests.unit.drainer.ranges.test_load_changes import first_load
-from tests.unit.drainer.service.test_first_load import IDS, ORDERS, cluster
+from tests.unit.drainer.service.test_first_load import IDS, ORDERS, cluster, settings, start
 from tests.unit.drainer.service.test_first_load import ROWS as ORDER_ROWS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -130,3 +144,88 @@ def test_command_loads_into_a_lake_with_a_session_of_its_own(
     with delta_session(tmp_path / "reader") as spark:
         tables = at(spark, tmp_path / "lake", position_of(spark, tmp_path / "lake"))
         assert rows(tables) == {"orders": [(1, "a"), (2, None)]}
+
+
+TYPED = replace(make_table("db", "typed", COLUMNS, primary=["id"]).info, id=7)
+NAMED = replace(make_table("db", "named", COLUMNS, primary=["name", "day"]).info, id=8)
+ALL = view_of(KEYED, BAG, TYPED, NAMED)
+SOURCES = {id_: source for id_ in ALL.tables if (source := Source.of(ALL, id_, "db"))}
+SEVERAL = [typed_row(1), typed_row(2, list(TWO_VALUES)), [3, *([None] * (len(COLUMNS) - 1))], typed_row(-4, ["name"])]
+DAY = [name for name, _ in COLUMNS].index("day")
+VALUES: dict[int, list[list[DecodedValue]]] = {
+    5: [[number, name.encode()] for number, name in ROWS],
+    6: [[1, b"a"], [1, b"a"], [2, None]],
+    7: SEVERAL,
+    8: [SEVERAL[0], SEVERAL[1], SEVERAL[3]],
+}
+
+
+def write_lake(spark: Any, directory: Path) -> None:
+    """Rows at 20 and, in one table, at 30; half of the mirrors' rows are merged."""
+    sink = lake(directory, spark)
+    sink.open(WHO, 1)
+    for number, table_id in enumerate(SOURCES, 2):
+        sink.ddl(creation(table_id, ALL.tables[table_id], number))
+    for number, (table_id, source) in enumerate(SOURCES.items(), 17):
+        kinds = [column_type for _, column_type in source.columns_read]
+        columns = zip(kinds, zip(*VALUES[table_id], strict=True), strict=True)
+        cells = [pa.array(column, of.decoded_type) for of, column in columns]
+        sink.apply(replace(reads(source, cells, number, 0), after_ts=sink.commit_ts), 9)
+        if number == 18:
+            sink.merge_now()
+    later = [
+        pa.array(one, of.decoded_type) for one, (_, of) in zip(([9], [b"x"]), SOURCES[5].columns_read, strict=True)
+    ]
+    sink.apply(replace(reads(SOURCES[5], later, 30, 0), after_ts=20), 9)
+    sink.close(clean=True)
+
+
+def tables_in(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        names = (source.info.name for source in SOURCES.values())
+        return {name: sorted(file.execute(f'SELECT * FROM "db.{name}"').fetchall(), key=repr) for name in names}
+
+
+def test_load_from_a_lake_gives_what_one_from_tidb_gives_and_is_continued(spark: Any, tmp_path: Path) -> None:
+    write_lake(spark, tmp_path / "lake")
+    jobs = [
+        {
+            "id": 10 + id_, "type": 3, "schema_id": 2, "table_id": id_, "schema_name": "db", "state": 6,
+            "binlog": {"SchemaVersion": id_, "FinishedTS": id_, "TableInfo": ALL.tables[id_].current.to_json()},
+        }
+        for id_ in SOURCES
+    ]  # fmt: skip
+    (tmp_path / "history.json").write_text(json.dumps(jobs))
+    config = tmp_path / "drainer.toml"
+
+    def loaded(name: str, at_ts: int | None, *sessions: FakeSession) -> dict[str, list[tuple[object, ...]]]:
+        """`sessions`: of TiDB; none: from the lake."""
+        config.write_text(
+            f'node-id = "d"\n[schema]\nhistory-file = "{tmp_path / "history.json"}"\n[upstream]\nhost = "tidb"\n'
+            f'[syncer]\ndb-type = "sqlite"\n[syncer.to]\npath = "{tmp_path / name}"\n'
+        )
+        origin = None if sessions else LakeTables(str(tmp_path / "lake"), "default", at_ts)
+        opening = mock.Mock(session=lambda: spark)
+        with cluster(MemoryEtcd(), *sessions):
+            assert asyncio.run(load(settings(config), asyncio.Event(), LoadProgress(), opening, origin=origin))
+        return tables_in(tmp_path / name)
+
+    without_zero = [[*row[:DAY], row[DAY] or None, *row[DAY + 1 :]] for row in VALUES[7]]
+    answers: list[Answer] = [
+        [[shown(of, cell) for (_, of), cell in zip(SOURCES[id_].columns_read, row, strict=True)] for row in rows_]
+        for id_, rows_ in (VALUES | {7: without_zero}).items()
+    ]
+    ids: Answer = [[b"%d" % id_] for id_ in SOURCES]
+    divided: list[Answer] = [one for answer in answers for one in (answer, [])]
+    from_tidb = loaded("tidb.sqlite", None, FakeSession(ids, *divided, *answers))
+    small = {"ROWS_MAX": 2, "SAMPLED_ROWS": 2}
+    with mock.patch.multiple(upstream, **small):
+        with killed_at(7, "drainer.ranges.load"):  # the third range: that of table 6
+            loaded("lake.sqlite", 20)
+        with pytest.raises(DestinationRefused, match="is one as of 20: continue it without -at"):
+            loaded("lake.sqlite", 19)
+        assert loaded("lake.sqlite", None) == from_tidb
+    assert asyncio.run(start(config.rename(tmp_path / "started.toml"))) == 20
+    with pytest.raises(NotThere, match="its position is 30, before 31"):
+        loaded("late.sqlite", 31)
+    assert not (tmp_path / "late.sqlite").exists()

@@ -8,18 +8,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from binlog.tidb.datum import Duration
 from binlog.tidb.types import FieldType, Tp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drainer.changes import ChangeSegment
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.lake.fields import IMAGE_IDS, evolved, key_of
-from drainer.lake.history import ByTime, HistorySlotWriter, HistoryTable, files_of
+from drainer.changes.texts import decoded_column
+from drainer.lake.fields import IMAGE_IDS, evolved, key_of, type_name
+from drainer.lake.history import (
+    ByTime,
+    HistorySlotWriter,
+    HistoryTable,
+    _converted,
+    arrow_type,
+    decoded_of,
+    files_of,
+)
 from drainer.protocol.errors import EncodeError
+from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.row_case import INT, TEXT, not_null, table, transaction, view_of
+from tests.support.row_packets import shown
+from tests.support.typed_columns import COLUMNS, decoded_values_of
 
 TIME = table([("id", INT), ("t", FieldType(Tp.DURATION))], handle="id", name="t")
 INFO = table([("d", not_null(FieldType(Tp.DATE))), ("v", INT)], unique={"PRIMARY": ["d"]}, clustered=True)
@@ -98,3 +113,39 @@ def test_transaction_stays_in_one_slot_and_times_are_spread_over_all(tmp_path: P
     assert len(set(slots[:3])) == 1
     assert set(slots) == set(range(7))
     assert slots.dtype == np.int64
+
+
+WIDE = FieldType(Tp.NEWDECIMAL, 0, 65, 4)
+SMALL = FieldType(Tp.NEWDECIMAL, 0, 12, 9)
+OTHERS = [*(not_null(kind) for _, kind in COLUMNS if kind.tp in (Tp.DATE, Tp.DATETIME)), WIDE, FieldType(Tp.BIT, 0, 64)]
+
+
+def read_back(kind: FieldType, values: list[DecodedValue]) -> list[DecodedValue]:
+    of = ColumnType.of(kind)
+    written = _converted(of, arrow_type(type_name(kind, "t.c")), False, pa.array(values, of.decoded_type))
+    found = decoded_of(of, written)
+    assert found.type == of.decoded_type
+    return list(found.to_pylist())
+
+
+@pytest.mark.parametrize("kind", [*(kind for _, kind in COLUMNS), *OTHERS], ids=str)
+@given(data=st.data())
+def test_values_come_back_as_a_load_from_tidb_has_them(kind: FieldType, data: st.DataObject) -> None:
+    of = ColumnType.of(kind)
+    null = st.nothing() if kind.is_not_null else st.none()
+    values = data.draw(st.lists(null | decoded_values_of(kind), max_size=5))
+    there = decoded_column(of, pa.array([shown(of, one) for one in values], pa.binary())).to_pylist()
+    is_date = kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP)
+    assert read_back(kind, values) == [None if is_date and not one and not kind.is_not_null else one for one in there]
+
+
+def test_smallest_and_first_values_come_back() -> None:
+    assert read_back(SMALL, ["0.000000001", "-0.000000100", "0.000000000"]) == [
+        "0.000000001",
+        "-0.000000100",
+        "0.000000000",
+    ]
+    first = (13 + 1) << 5 | 1
+    assert read_back(FieldType(Tp.DATE), [first << 41]) == [first << 41]
+    with pytest.raises(KeyError, match="b"):
+        decoded_of(ColumnType.of(FieldType(Tp.ENUM, elems=("a",))), pa.array(["b"]))

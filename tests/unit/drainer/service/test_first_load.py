@@ -8,7 +8,7 @@ import io
 import json
 import sqlite3
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -344,3 +344,81 @@ async def test_host_of_another_cluster_is_refused_before_anything_is_created(con
         await load(settings(config), asyncio.Event(), LoadProgress())
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         rows(config)
+
+
+class Lake:
+    """A lake of the two rows, whose position is TS, that answers as a TiDB. `opened`: the TSOs."""
+
+    address = "delta:/lake"
+    session: Any = None
+
+    def __init__(self, at_ts: int | None = None, *answers: Answer) -> None:
+        self.at_ts, self.opened = at_ts, list[int]()
+        self._snapshot = snapshot_of(FakeSession(*(answers or (IDS, ROWS, [], ROWS))))
+        self.check_ids, self.divided, self.read = (
+            getattr(self._snapshot, name) for name in ("check_ids", "divided", "read")
+        )
+        self.read_bytes = 0
+
+    def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        return {"spark.jars.packages": "delta"}
+
+    def open(self, ts: int | None) -> int:
+        self.opened.append(ts or self.at_ts or TS)
+        return self.opened[-1]
+
+    @contextlib.contextmanager
+    def at(self, ts: int) -> Iterator[Lake]:
+        yield self
+
+
+def from_lake(config: Path, lake: Lake) -> None:
+    opening = mock.Mock(session="a session")
+    assert asyncio.run(load(settings(config), asyncio.Event(), LoadProgress(), opening, origin=lake))
+    assert lake.session == "a session"
+
+
+def test_load_from_a_lake_begins_at_its_position_or_at_the_tso_and_asks_no_tidb(config: Path) -> None:
+    config.write_text(config.read_text().replace('host = "tidb"', ""))
+    for at_ts in (None, TS - 7):
+        with cluster(MemoryEtcd()) as hold_gc:
+            from_lake(config, Lake(at_ts))
+        assert not hold_gc.await_count
+        assert rows(config) == [(1, "a"), (2, None)]
+        assert asyncio.run(start(config)) == (at_ts or TS)
+        config.with_name("x.sqlite").unlink()
+
+
+def test_readers_of_changes_get_the_rows_at_the_tso_and_the_tables_before(config: Path) -> None:
+    head, _, _ = config.read_text().replace('"sqlite"', '"jsonl"').partition("[syncer.to]")
+    config.write_text(f'{head}[syncer.to]\npath = "{config.with_name("out")}"\n')
+    lake = Lake()
+    with cluster(MemoryEtcd()):
+        from_lake(config, lake)
+    assert lake.opened == [TS, TS]
+    assert asyncio.run(start(config)) == TS
+
+
+def test_tso_close_to_a_ddl_is_refused_before_anything_is_written(config: Path) -> None:
+    file = config.with_name("history.json")
+    (made,) = json.loads(file.read_text())
+    file.write_text(json.dumps([{**made, "start_ts": TS - 1, "binlog": {**made["binlog"], "FinishedTS": TS + 5}}]))
+    with cluster(MemoryEtcd()), pytest.raises(DestinationRefused, match="DDL job 6 took effect close to"):
+        from_lake(config, Lake())
+    assert not config.with_name("x.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["-from", "mysql://x"], "must be delta:DIRECTORY"),
+        (["-from", "delta:"], "must be delta:DIRECTORY"),
+        (["-at", "7"], "-at: only a lake is read at a TSO that is given"),
+    ],
+)
+def test_flags_that_name_no_lake_are_refused(
+    config: Path, flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch("sys.argv", ["drainer", "load", *flags, "-config", str(config)]):
+        assert main() == 1
+    assert text in capsys.readouterr().err

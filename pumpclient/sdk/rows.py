@@ -16,6 +16,7 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.key import record_key
 from binlog.tidb.row import decode_insert, encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import TIMES
 
 from pumpclient.sdk.errors import RowRejected, ValueRejected
 from pumpclient.sdk.table import Bound
@@ -132,7 +133,7 @@ class RowCodec:
             raise ValueRejected(self._where, column.name, value, str(error)) from None
 
     def _default(self, column: ColumnInfo) -> Datum:
-        if column.default == CURRENT_TIMESTAMP:
+        if column.default == CURRENT_TIMESTAMP and column.type.tp in TIMES:
             return now_datum(column.type, datetime.now(UTC))
         if column.default is not None:
             return stored_default(column.type, column.default, column.default_bit)

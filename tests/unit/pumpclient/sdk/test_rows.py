@@ -140,6 +140,7 @@ GIVEN_CODEC = codec(
     Column("doc", t.JSON()),
     Column("now", t.DateTime(6), default=NOW),
     Column("since", t.Timestamp(), default=NOW),
+    Column("text", t.VarChar(20), default="CURRENT_TIMESTAMP"),
 )
 
 
@@ -171,7 +172,7 @@ def test_insert_returns_stored_values_as_python_types() -> None:
         "id": Decimal(1), "tiny": 7, "c": "x", "s": None, "bin": b"ab\0\0", "f": to_float32(0.1), "y": None,
         "d": date(2026, 11, 22), "ts": datetime(2026, 11, 22, 1, 2, 3, 4), "set": ("a", "b"), "bits": 0x181,
         "kind": "y", "price": Decimal("1.500"), "took": -timedelta(hours=12, minutes=34, seconds=56, milliseconds=780),
-        "doc": {"a": [1, None]},
+        "doc": {"a": [1, None]}, "text": "CURRENT_TIMESTAMP",
     }  # fmt: skip
 
 

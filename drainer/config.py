@@ -356,8 +356,9 @@ class SyncerSection(OriginalSyncerSection):
         rules = [RewriteRule(rule.statements(), rule.job_id, rule.commit_ts) for rule in self.ddl_rewrite]
         ignored = frozenset(self.ignore_txn_commit_ts)
         return Policy(
-            self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules()
-        )
+            self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules(),
+            shows_lost=self.db_type == "delta",
+        )  # fmt: skip
 
     def address(self) -> str:
         """The text that identifies the destination: file or host:port."""

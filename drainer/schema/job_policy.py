@@ -206,7 +206,8 @@ class Policy:
     """The configured replication policy. `ignored_ts`: commit_ts of skipped transactions and DDLs; the catalog still
     follows a skipped DDL. `sync_ddl` false: no DDL runs downstream, the tables are maintained by other means.
     `channel_id`: transactions with a mark of this channel are left out; None: none are. `rules`: what becomes of the
-    tables that are replicated."""
+    tables that are replicated. `shows_lost`: the destination is shown which tables get a name that is not replicated,
+    as dropped ones, and an EXCHANGE PARTITION with a table that is not."""
 
     filter: Filter = field(default_factory=Filter.create)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
@@ -215,6 +216,7 @@ class Policy:
     events: EventFilter = field(default_factory=EventFilter)
     channel_id: int | None = None
     rules: Rules = field(default_factory=Rules)
+    shows_lost: bool = False
 
     def viewed(self, tables: dict[int, TableVersions]) -> tuple[dict[int, TableVersions], dict[int, frozenset[Kind]]]:
         """Return the tables as a view has them, and by table id which kinds of changes are left out. If something of a
@@ -391,9 +393,12 @@ class Policy:
         """The changes of tables that are replicated both before and after the job (the original checks only the new
         name of a RENAME, D-FI-03). In a RENAME chain the first and the last name of a table count."""
         replicated = tuple(c for c in changes if self._ends_replicated(changes, c))
+        if self.shows_lost and job.type in job_kinds.RENAMES:
+            others = [c for c in changes if c not in replicated and _passes(self.filter, c.before)]
+            return (*replicated, *(TableChange(c.before, None) for c in others if not _passes(self.filter, c.after)))
         if not replicated or len(replicated) == len(changes):
             return replicated
-        if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+        if job.type == ActionType.EXCHANGE_TABLE_PARTITION and not self.shows_lost:
             _log.warning("EXCHANGE PARTITION with a table that is not replicated", job_id=job.id)
             return ()
         return replicated
@@ -459,10 +464,11 @@ def _made(step: Ddl) -> tuple[str, ...] | None:
     if kind in job_kinds.DROPS:
         return tuple(_drop(job_kinds.DROPS[kind], one.before) for one in step.changes if one.before is not None)
     if kind in job_kinds.RENAMES:
-        if not all(one.before and one.after for one in step.changes):
+        if not all(one.before for one in step.changes):
             return None
-        renamed = _rename(tuple(one for one in step.changes if not one.keeps_name))
-        return (renamed,) if renamed is not None else ()
+        gone = [_drop("TABLE", one.before) for one in step.changes if one.before and not one.after]
+        renamed = _rename(tuple(one for one in step.changes if one.after and not one.keeps_name))
+        return (*gone, renamed) if renamed is not None else tuple(gone)
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         exchanged = exchange(step.changes, Dialect())
         return (exchanged,) if exchanged is not None else None

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.config import Config
 from drainer.row.codec import Decoder
 from drainer.schema.catalog import Catalog
-from drainer.schema.filter import DDL_EVENTS, EventFilter, EventRule, TablePatterns, Wildcards
+from drainer.schema.filter import DDL_EVENTS, EventFilter, EventRule, Filter, TablePatterns, Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.segmenter import walk
@@ -332,3 +332,22 @@ def test_create_table_like_names_schema_of_its_source_table(
     """The text stays where it says enough, and where more than one table may be meant."""
     made = job(5, ActionType.CREATE_TABLE, 5, schema_id=30, table_info=replace(SOURCE, id=11, name="t"))
     assert independent(made, text, catalog(*schemas)) == (wanted or text)
+
+
+def test_only_a_destination_that_is_to_know_learns_which_tables_leave_it() -> None:
+    a_to_x, exchanged = moved(1, "a", "x"), (moved(1, "a", "a"), moved(3, "x", "x"))
+    chain = (moved(1, "b", "c"), moved(2, "x", "a"), moved(1, "c", "x"), moved(3, "d", "e"))
+    names = Filter.create(rules=["*.*", "!d.x"])
+
+    def told(kind: ActionType, *changes: TableChange, tells: bool) -> list[tuple[str, str]] | None:
+        proposed = Ddl(job(9, kind, 9), ts(2), False, "d", "", (), "…", ts(2), changes)
+        step = Policy(names, shows_lost=tells).step(proposed, "…")
+        both = [(one.before, one.after) for one in step.changes] if step else None
+        return both and [(old.name if old else "", new.name if new else "") for old, new in both]
+
+    assert told(ActionType.RENAME_TABLE, a_to_x, tells=False) is None
+    assert told(ActionType.RENAME_TABLE, a_to_x, tells=True) == [("a", "")]
+    assert told(ActionType.RENAME_TABLE, moved(1, "x", "a"), tells=True) is None
+    assert told(ActionType.RENAME_TABLES, *chain, tells=True) == [("d", "e"), ("c", "")]
+    assert told(ActionType.EXCHANGE_TABLE_PARTITION, *exchanged, tells=False) is None
+    assert told(ActionType.EXCHANGE_TABLE_PARTITION, *exchanged, tells=True) == [("a", "a")]

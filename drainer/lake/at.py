@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise, starmap
@@ -49,10 +50,10 @@ def at(
     """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
     NotThere if the position is below that TSO, or a mirror has no version as old."""
     root, delta = Path(directory).absolute(), Delta(spark)
-    found = {}
-    for name, row in _mirrors(delta, root, changefeed, tso).items():
-        found[name], _ = _table(spark, delta, root, row, tso)
-        found[name].createOrReplaceTempView(quoted("_".join(name)))
+    mirrors = _mirrors(delta, root, changefeed, tso).items()
+    found = {name: _table(spark, delta, root, row, tso)[0] for name, row in mirrors}
+    for name, view in view_names(found).items():
+        found[name].createOrReplaceTempView(quoted(view))
     return found
 
 
@@ -62,7 +63,18 @@ def _mirrors(delta: Delta, root: Path, changefeed: str, tso: int) -> dict[TableN
     if tso > position:
         raise NotThere(f"{root}: its position is {position}, before {tso}; wait until the drainer has reached it")
     control = delta.spark.read.format("delta").load(str(control_path(root, changefeed)))
-    return {(row.schema, row.table): row for row in newest(control.where(f"until_ts <= {tso}").collect())}
+    rows = control.where(f"until_ts <= {tso} OR path = ''").collect()
+    oldest_ts = max((row.until_ts for row in rows if not row.path), default=0)
+    if tso < oldest_ts:
+        raise NotThere(f"{root}: states before {oldest_ts} have been removed")
+    return {(row.schema, row.table): row for row in newest(rows)}
+
+
+def view_names(tables: Iterable[TableName]) -> dict[TableName, str]:
+    """Return the name of each table's view: `<database>_<table>`; if another one has that, `<database>.<table>`."""
+    names = {name: "_".join(name) for name in tables}
+    count = Counter(name.lower() for name in names.values())
+    return {name: view if count[view.lower()] == 1 else ".".join(name) for name, view in names.items()}
 
 
 def newest(rows: Iterable[Row]) -> list[Row]:
@@ -98,7 +110,7 @@ def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) ->
     since = int(delta.domain(history_path, SINCE)[1] or 0)
     if tso < since:
         raise NotThere(f"{history_path}: changes up to {since} have been removed, so {tso} cannot be shown")
-    rows = spark.read.format("delta").option("versionAsOf", row.version).load(str(path))
+    rows = delta.read(path, row.version, spark)
     changes = spark.read.format("delta").load(str(history_path)).where(Range(row.until_ts, tso).where)
     return with_changes(rows, changes, mirror, history), mirror
 

@@ -2,7 +2,8 @@
 
 The position is one text in the table's log (Delta's domain metadata). Every transaction replaces it, unless another
 writer has replaced it meanwhile. The table's rows are the versions of mirrors: a mirror has upstream's state at
-`until_ts` from `version` on, until the next row of the mirror. A `version` of -1: the table was dropped.
+`until_ts` from `version` on, until the next row of the mirror. A `version` of -1: the table was dropped. A row without
+a path: earlier states are not kept.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 
-from drainer.lake.delta import Delta, schema_action
-from drainer.lake.fields import named_fields
+from drainer.lake.delta import Delta, errors, schema_action
+from drainer.lake.fields import named_fields, quoted
 from drainer.lake.history import arrow_type, write_file
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, document_of, document_value, label_of
@@ -47,6 +48,17 @@ class MirrorVersion:
     schema: str
     table: str
     version: int
+
+
+def forget(delta: Delta, path: Path, before_ts: int) -> None:
+    """Remove the versions of mirrors from a control table that `at` reads for no TSO from `before_ts` on."""
+    table, order = f"delta.{quoted(str(path))}", "struct(t.until_ts, t.version < 0 AS gone, t.version)"
+    last = f"SELECT path, max({order}) AS last FROM {table} t WHERE until_ts <= {before_ts} GROUP BY path"
+    with errors(path):
+        delta.spark.sql(
+            f"MERGE INTO {table} t USING ({last}) s ON t.path = s.path AND {order} < s.last WHEN MATCHED THEN DELETE"
+        )
+    delta.sync(path)
 
 
 def control_path(directory: Path, changefeed: str) -> Path:

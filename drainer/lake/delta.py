@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from binlog.runtime.directories import sync_directory, sync_tree
 
 from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields, quoted
 from drainer.lake.section import PACKAGE
+from drainer.row.partition import PartitionUnknown
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
 from drainer.spark.errors import SPARK_ERRORS, reason_of, text_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MAX_ID: Final = "delta.columnMapping.maxColumnId"
 KEY: Final = "tidb.key"
@@ -38,6 +40,7 @@ _SETTINGS: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",  # what `keep` says is meant
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # VACUUM has 10000 tasks otherwise
 }
+_KEPT: Final = "delta.deletedFileRetentionDuration"
 _CLOCK_S: Final = 2.0  # times of files may be as much behind
 APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -262,15 +265,30 @@ class Delta:
         self.new_files.pop(path, None)
         with errors(path):
             self.spark.sql(f"OPTIMIZE delta.{quoted(str(path))}")
+        self.sync(path)
 
     def delete(self, path: Path, where: str) -> None:
         """Delete the rows of a table for which this SQL is true."""
         with errors(path):
             self.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
 
+    def read(self, path: Path, version: int, spark: SparkSession) -> DataFrame:
+        """Return the rows that a table had, in this session. `versionAsOf` refuses versions that were made before the
+        time for which files are kept, although they were the newest ones until after it."""
+        from pyspark.sql import DataFrame
+
+        none, option = self._scala.Option.empty(), self._scala.Option.apply(self._snapshot(path, version))
+        filters = self._scala.jdk.javaapi.CollectionConverters.asScala(self._java.util.ArrayList()).toSeq()
+        log = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path))
+        relation = log.createRelation(filters, option, none, True)
+        return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
     def vacuum(self, path: Path, hours: int) -> None:
-        """Run VACUUM: it removes files that no version of the last `hours` needs."""
+        """Run VACUUM: it removes files that no version of the last `hours` needs. It takes the time from the table."""
+        state, kept = self.state(path), f"interval {hours} hours"
         with errors(path):
+            if state is not None and state.settings.get(_KEPT) != kept:
+                self.spark.sql(f"ALTER TABLE delta.{quoted(str(path))} SET TBLPROPERTIES ('{_KEPT}' = '{kept}')")
             self.spark.sql(f"VACUUM delta.{quoted(str(path))} RETAIN {hours} HOURS")
 
     def _snapshot(self, path: Path, version: int | None = None) -> Any:
@@ -293,11 +311,13 @@ def txn_action(app: str, version: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def errors(path: Path) -> Iterator[None]:
-    """Turn errors of Spark into those of a destination."""
+    """Turn errors of Spark into those of a destination. Raises PartitionUnknown, too."""
     try:
         yield
     except (*SPARK_ERRORS, OSError) as error:
         text = text_of(error)
+        if unknown := re.search(r"PartitionUnknown: (.*)", text):  # raised by a function of `in_partitions`
+            raise PartitionUnknown(unknown[1]) from error
         if "Concurrent" in text and "Exception" in text:
             raise Fenced(f"{path}: another writer has committed meanwhile: {reason_of(text)}") from error
         raise DestinationDown(f"{path}: {reason_of(text)}") from error

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from binlog.errors import ConfigError
+from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import flatten, missing_value
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.time import is_date
@@ -224,17 +225,26 @@ def in_partitions(
     locate, parts = locator(info), info.partition
     names = {name.lower() for name in parts.columns} if parts is not None else set()
     names |= {one.value.lower() for one in tokens(parts.expr)} if parts is not None else set()
-    used = {column.id: column.type for column in info.columns if column.name.lower() in names}
-    used |= {id_: info.columns_by_id[id_].type for id_ in key_of(info)}  # KEY() names no column
+    used = {column.id: column for column in info.columns if column.name.lower() in names}
+    used |= {id_: info.columns_by_id[id_] for id_ in key_of(info)}  # KEY() names no column
     chosen = [field for field in fields if field.column_id in used]
-    kinds = [(field.column_id, used[field.column_id]) for field in chosen]
+    columns = [used[field.column_id] for field in chosen]
 
     def belongs(*values: Any) -> bool:
-        given = (bytes(one) if isinstance(one, bytearray) else one for one in values)
-        row = {id_: flatten(one, kind) for (id_, kind), one in zip(kinds, given, strict=True)}
+        row = {column.id: _datum(one, column) for column, one in zip(columns, values, strict=True)}
         return locate(row) in partitions
 
-    return ", ".join(_text_sql(field, field.name, used[field.column_id]) for field in chosen), belongs
+    return ", ".join(_text_sql(field, field.name, used[field.column_id].type) for field in chosen), belongs
+
+
+def _datum(value: Any, column: ColumnInfo) -> Datum:
+    """The datum of a value of `_text_sql`."""
+    kind = column.type
+    if value is None and column.is_not_null and type_class_of(kind) in (TypeClass.DATE, TypeClass.DATETIME):
+        value = "0000-00-00"
+    if isinstance(value, bytearray):
+        value = bytes(value)
+    return flatten(int(value) if kind.tp is Tp.BIT and value is not None else value, kind)
 
 
 def sql_type(name: str) -> str:

@@ -18,7 +18,7 @@ from binlog.runtime import metrics
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
-from drainer.lake.control import MirrorVersion
+from drainer.lake.control import MirrorVersion, forget
 from drainer.lake.delta import txn_action
 from drainer.lake.fields import literal
 from drainer.lake.mirror import Range, merge
@@ -56,12 +56,13 @@ class Merger:
         self.lock = threading.Lock()
         self._control, self._control_lock = control
         self._share = share
-        self._keep, self._keep_h = keep, math.ceil(keep / timedelta(hours=1))
+        self._keep = keep
         self._kept = kept
         self._began_s, self._compacted_s = time.monotonic(), 0.0
         self._vacuumed_s: dict[Path, float] = {}
         self._tables = tables
         self._due = due
+        self._opened_ts = due()[1]
         self._record = record
         self._interval_s = interval_s
         _INTERVAL.set(interval_s)
@@ -117,9 +118,13 @@ class Merger:
 
     def maintain(self) -> None:
         """Compact the tables with most new files until the share of time for it is used up; then remove the old files
-        of one table, of each once a day."""
+        of one table, of each once a day. Not before the position has moved: a DDL that a crash has interrupted may have
+        changed a part of a mirror."""
+        entries, until_ts = self._due()
+        if until_ts == self._opened_ts:
+            return
         paths, histories = [self._control], {}
-        for entry in self._due()[0]:
+        for entry in entries:
             paths += [self._tables.mirror_path(entry), self._tables.history_path(entry)]
             histories[paths[-1]] = entry
         files = self._tables.delta.new_files
@@ -130,31 +135,46 @@ class Merger:
             self.compact(path)
         _NEW_FILES.set(sum(files.get(path, 0) for path in paths))
         due_s = time.monotonic() - _VACUUM_S
-        for path in paths:
-            if not self._stop.is_set() and self._vacuumed_s.get(path, due_s) <= due_s and path.exists():
-                self._vacuumed_s[path] = time.monotonic()
-                with self._lock_of(path), self._attempt(path):  # it commits, too
-                    if path in histories and not (self._kept and self._kept.match(*histories[path].name)):
-                        self._forget(path, histories[path])
-                    self._tables.delta.vacuum(path, self._keep_h)
-                break
+        due = [path for path in paths if self._vacuumed_s.get(path, due_s) <= due_s and path.exists()]
+        if due and not self._stop.is_set():
+            path = min(due, key=lambda path: self._vacuumed_s.get(path, 0.0))
+            self._vacuum(path, histories.get(path), until_ts)
+
+    def _vacuum(self, path: Path, history: Entry | None, until_ts: int) -> None:
+        """Remove the files, and of the control table the rows, that `at` needs for no TSO of the time that is kept,
+        which ends at the position. `history`: the table whose history it is."""
+        self._vacuumed_s[path] = time.monotonic()
+        lag = timedelta(milliseconds=max(0, time.time() * 1000 - tso.physical_ms(until_ts)))
+        oldest_ts = max(0, until_ts - tso.compose(self._keep // timedelta(milliseconds=1)))
+        with self._attempt(path):
+            if path == self._control:
+                self._record([MirrorVersion(oldest_ts, "", "", "", -1)])
+            with self._lock_of(path):  # it commits, too
+                if path == self._control:
+                    forget(self._tables.delta, path, oldest_ts)
+                if history is not None and not (self._kept and self._kept.match(*history.name)):
+                    self._forget(history, oldest_ts)
+                self._record_version(path)
+                self._tables.delta.vacuum(path, math.ceil((self._keep + lag) / timedelta(hours=1)))
 
     def compact(self, path: Path) -> None:
         """Replace a table's small files by larger ones, and record the version that a mirror has then."""
         begin_s = time.monotonic()
         with self._lock_of(path), self._attempt(path):
             self._tables.delta.compact(path)
-            for entry in self._due()[0]:
-                if entry.mirrored and path == self._tables.mirror_path(entry):
-                    # `at` reads this version from now on: files of the one before are kept only for a while.
-                    merged_ts = self._tables.delta.committed(path, self._tables.app)
-                    self._record([MirrorVersion(merged_ts, entry.path, *entry.name, self._tables.version(entry))])
+            self._record_version(path)
         self._compacted_s += time.monotonic() - begin_s
 
-    def _forget(self, path: Path, entry: Entry) -> None:
-        """Remove changes that are older than `keep` from a history. `at` needs none of them: the mirror has a version
-        of that time with them, and earlier versions are not shown any more."""
-        until_ts = tso.compose(tso.physical_ms(self._due()[1]) - self._keep // timedelta(milliseconds=1))
+    def _record_version(self, path: Path) -> None:
+        """Record a mirror's version, which `at` reads from now on: files of those before are kept only for a while."""
+        for entry in self._due()[0]:
+            if entry.mirrored and path == self._tables.mirror_path(entry):
+                merged_ts = self._tables.delta.committed(path, self._tables.app)
+                self._record([MirrorVersion(merged_ts, entry.path, *entry.name, self._tables.version(entry))])
+
+    def _forget(self, entry: Entry, until_ts: int) -> None:
+        """Remove changes that are older than what is kept from a history. `at` needs none of them: the mirror has a
+        version of that time with them, and earlier versions are not shown any more."""
         if entry.mirrored:
             rows = self._tables.delta.spark.read.format("delta").load(str(self._control))
             of_mirror = rows.where(f"path = {literal(entry.path)} AND version >= 0 AND until_ts <= {until_ts}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drainer.lake.at import newest
+from drainer.lake.at import newest, view_names
 from drainer.lake.control import MirrorVersion
 
 
@@ -11,3 +11,8 @@ def test_newest_version_of_each_mirror_is_read_and_none_of_a_dropped_table() -> 
     rows = [MirrorVersion(ts, path, "s", path, version) for ts, path, version in made]
     found = {one.path: one.version for one in newest(rows)}  # type: ignore[arg-type]
     assert found == {"a": 1, "b": 4}, "a DDL may have the TSO of the last merge"
+
+
+def test_tables_whose_views_would_have_one_name_have_two() -> None:
+    found = view_names([("a_b", "c"), ("A", "b_C"), ("a", "d")])
+    assert found == {("a_b", "c"): "a_b.c", ("A", "b_C"): "A.b_C", ("a", "d"): "a_d"}

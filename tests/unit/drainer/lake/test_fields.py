@@ -6,15 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 from binlog.errors import ConfigError
+from binlog.tidb.flatten import flatten
 from binlog.tidb.table import ColumnInfo, PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 
-from drainer.lake.delta import HISTORY, ROLE, TableState, history_schema, schema_action
+from drainer.lake.delta import HISTORY, ROLE, TableState, errors, history_schema, schema_action
 from drainer.lake.fields import (
     Field,
     alters,
@@ -29,6 +32,7 @@ from drainer.lake.fields import (
     widens,
 )
 from drainer.row.partition import PartitionUnknown, locator
+from drainer.sink.errors import DestinationDown
 from tests.support.row_case import INT, TEXT, not_null, table
 
 LONG = FieldType(Tp.LONGLONG)
@@ -298,3 +302,22 @@ def test_partition_by_a_column_that_the_mirror_lacks_is_unknown() -> None:
     assert arguments == ""
     with pytest.raises(PartitionUnknown, match="twice"):
         belongs()
+
+
+def test_bits_and_zero_dates_are_those_of_the_row_in_a_partition() -> None:
+    day, bits = (not_null(kind) for kind in (FieldType(Tp.DATE), FieldType(Tp.BIT, flen=9)))
+    found = tuple(PartitionDefinition(id_, f"p{id_}") for id_ in range(7))
+    parts = PartitionInfo(PartitionType.KEY, "", ("day", "bits"), True, found)
+    info = replace(table([("day", day), ("bits", bits), ("n", FieldType(Tp.DATE))]), partition=parts)
+    row = {1: flatten("0000-00-00", day), 2: flatten(257, bits)}
+    _, belongs = in_partitions(made(*info.columns), info, {locator(info)(row)})  # type: ignore[arg-type]
+    assert belongs(None, "257")
+    assert not all(belongs(None, str(n)) for n in range(9))
+
+
+def test_partition_that_is_unknown_to_a_function_in_spark_is_no_error_of_spark() -> None:
+    text = "Job aborted: Traceback …\n  drainer.row.partition.PartitionUnknown: row of table t: text under x\n at …"
+    with pytest.raises(PartitionUnknown, match=r"^row of table t: text under x$"), errors(Path("lake")):
+        raise PySparkException(text)
+    with pytest.raises(DestinationDown), errors(Path("lake")):
+        raise PySparkException("no space")

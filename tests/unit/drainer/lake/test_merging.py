@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -71,6 +72,9 @@ class World:
     def forget(self, entry: Entry, until_ts: int) -> None:
         self.forgotten.append((entry.path, until_ts))
 
+    def sync(self, path: Path) -> None:
+        """Memory has nothing to sync."""
+
     def version(self, entry: Entry) -> int:
         return self.done[entry.path] + 1000
 
@@ -80,7 +84,11 @@ class World:
 
     @contextmanager
     def merger(self, interval_s: float = 1e6, share: float = 1.0) -> Iterator[Merger]:
-        due, control = lambda: (self.entries, self.until_ts), (self.control, self.control_lock)
+        opened, control = iter([0]), (self.control, self.control_lock)  # the position has moved since
+
+        def due() -> tuple[list[Entry], int]:
+            return self.entries, next(opened, self.until_ts)
+
         with mock.patch("drainer.lake.merging.merge", self.merge):
             upkeep = (control, share, timedelta(hours=1, minutes=1), self.kept)
             made = Merger(self, due, self.recorded.extend, interval_s, *upkeep)  # type: ignore[arg-type]
@@ -180,17 +188,49 @@ def test_table_that_cannot_be_compacted_ends_nothing(caplog: pytest.LogCaptureFi
     assert "OPTIMIZE or VACUUM of a table failed" in caplog.text
 
 
-def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(tmp_path: Path) -> None:
+@pytest.fixture
+def kept(tmp_path: Path) -> World:
+    """A lake of which the files are there, and the position is that of now."""
     world = World()
-    world.root = tmp_path
-    (tmp_path / "s" / "a").mkdir(parents=True)
-    (tmp_path / "s" / "b__changes").mkdir()
-    world.control = tmp_path / "control"
-    world.control.mkdir()
-    with world.merger() as merger:
+    world.root, world.control, world.until_ts = tmp_path, tmp_path / "control", tso.compose(int(time.time() * 1000))
+    for name in ("s/a", "s/b__changes", "control"):
+        (tmp_path / name).mkdir(parents=True)
+    return world
+
+
+def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(kept: World) -> None:
+    with kept.merger() as merger:
         for _ in range(5):
             merger.maintain()
-    assert world.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2)]
+    assert kept.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2)]
+    oldest_ts = kept.until_ts - tso.compose(61 * 60_000)
+    assert kept.recorded == [
+        MirrorVersion(oldest_ts, "", "", "", -1),
+        MirrorVersion(10, "s/a", "s", "a", 1010),  # others may have run OPTIMIZE, or a crash has come before it
+    ]
+    assert [f"until_ts <= {oldest_ts} " in call.args[0] for call in kept.spark.sql.mock_calls] == [True]
+
+
+def test_files_of_no_table_stay_for_ever_where_more_are_due_than_merges_come_in_a_day(kept: World) -> None:
+    with kept.merger() as merger, mock.patch("drainer.lake.merging.time.monotonic") as clock:
+        for hour in range(0, 180, 30):
+            clock.return_value = 1e6 + hour * 3600
+            merger.maintain()
+    assert [name for name, _ in kept.vacuumed] == ["control", "a", "b__changes"] * 2
+
+
+def test_what_is_kept_ends_at_the_position(kept: World) -> None:
+    kept.until_ts -= tso.compose(3 * 3_600_000)  # the drainer was down
+    with kept.merger() as merger:
+        merger.maintain()
+    assert kept.vacuumed == [("control", 5)]
+
+
+def test_mirror_that_a_ddl_may_have_changed_half_is_not_maintained(kept: World) -> None:
+    with kept.merger() as merger:
+        kept.new_files, merger._opened_ts = {kept.root / "s/a": 100}, kept.until_ts
+        merger.maintain()
+    assert (kept.compacted, kept.vacuumed, kept.recorded) == ([], [], [])
 
 
 def test_old_changes_are_removed_up_to_a_recorded_version_of_the_mirror_if_there_is_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from binlog.cluster import tso
 from binlog.errors import ConfigError
 from binlog.runtime.crashpoint import crash_point
 from binlog.tidb.job import ActionType
@@ -150,6 +151,7 @@ class LakeSink:
             if step.job.type == ActionType.FLASHBACK_CLUSTER:
                 for mirror in (one for one in self._live()[0] if one.mirrored):
                     raise _failed(step, mirror.name, "a mirror cannot be brought back to an earlier state")
+            self._registry.forget(step.commit_ts - tso.compose(self._to.keep // timedelta(milliseconds=1)))
             there = list(self._registry.tables.values())
             # Tables may exchange their names, also over a third one. A TRUNCATE that is repeated may be known already.
             known = {one.table_id: one for one in there}
@@ -308,7 +310,8 @@ class LakeSink:
         return list(self._registry.tables.values()), self.commit_ts
 
     def _record_versions(self, versions: Sequence[MirrorVersion]) -> None:
-        with self._transaction(versions) as store:
+        """Of a mirror that a first load fills nothing is recorded."""
+        with self._transaction(() if self._is_loading else versions) as store:
             store.hold(self._epoch)
 
     def _histories(self, infos: Mapping[TableName, TableInfo]) -> dict[TableName, HistoryTable]:
@@ -332,7 +335,7 @@ class LakeSink:
         left = {one.path for one in (*self._registry.tables.values(), *self._registry.dropped.values())}
         lost = [one for one in there if one.path not in left]
         for one in lost:
-            self._registry.drop(replace(one, mirrored=False), at_ts)
+            self._registry.drop(one, at_ts, is_known=False)
         return [MirrorVersion(at_ts, one.path, *one.name, -1) for one in lost if one.mirrored]
 
     def _entry_to_load(self, loaded: tuple[int, int, int]) -> Entry:
@@ -381,7 +384,8 @@ class LakeSink:
             if known is None:
                 return []
             merged = self._merged(known)
-            self._registry.drop(known, at_ts)
+            # What is done to it under a name that is not replicated is not seen.
+            self._registry.drop(known, at_ts, is_known=step.job.type not in job_kinds.RENAMES)
             return [*merged, MirrorVersion(at_ts, known.path, *known.name, -1)] if known.mirrored else []
         name = (after.schema, after.name)
         if not after.info.has_rows:
@@ -428,7 +432,7 @@ class LakeSink:
             elif len(mirrored) != 2:
                 raise _failed(step, mirrored[0].name, "rows come from a table without a mirror")
             else:
-                self._tables.exchange(mirrored[0], parted, lost, mirrored[1], step.commit_ts)
+                self._tables.exchange(mirrored[0], parted, lost, mirrored[1], step.job.id)
         except PartitionUnknown as error:
             raise _failed(step, mirrored[0].name, str(error)) from error
         return versions

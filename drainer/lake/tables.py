@@ -77,7 +77,7 @@ class Registry:
             is_free = path not in taken and f"{path}{CHANGES}" not in taken
             made = Entry(*name, path if is_free else f"{path}-{table_id}", table_id, mirrored)
         else:
-            made = replace(back, schema=name[0], table=name[1], dropped_ts=0)
+            made = replace(back, schema=name[0], table=name[1], dropped_ts=0, mirrored=back.mirrored and mirrored)
         self.tables[name] = made
         return made
 
@@ -98,9 +98,14 @@ class Registry:
         """Remember a table, before it has another id, in case that its rows come back."""
         self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts, version=version)
 
-    def drop(self, entry: Entry, commit_ts: int) -> None:
+    def forget(self, before_ts: int) -> None:
+        """Forget tables that were truncated before this TSO: the files of their rows are not kept any more."""
+        self.dropped = {id_: one for id_, one in self.dropped.items() if one.version < 0 or one.dropped_ts >= before_ts}
+
+    def drop(self, entry: Entry, commit_ts: int, *, is_known: bool) -> None:
+        """`is_known`: whether its mirror has all its rows if it comes back."""
         self._forget(entry)
-        self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts)
+        self.dropped[entry.table_id] = replace(entry, dropped_ts=commit_ts, mirrored=entry.mirrored and is_known)
 
     def _forget(self, entry: Entry) -> None:
         """Free a table's name, unless another one has taken it in the same DDL."""
@@ -252,25 +257,27 @@ class Tables:
         self.delta.delete(self.mirror_path(entry), self._in_partitions(entry, info, partitions))
         crash_point("lake.partitions_removed")
 
-    def exchange(self, parted: Entry, info: TableInfo, partitions: Collection[int], other: Entry, at_ts: int) -> None:
-        """Exchange a partition's rows and those of another table. May be repeated. Raises PartitionUnknown."""
+    def exchange(self, parted: Entry, info: TableInfo, partitions: Collection[int], other: Entry, job_id: int) -> None:
+        """Exchange a partition's rows and those of another table. `job_id`: of the DDL, greater than those before it.
+        Its commit_ts may be that of a merge, if it runs early. May be repeated. Raises PartitionUnknown."""
         spark, path, of = self.delta.spark, self.mirror_path(parted), self.mirror_path(other)
+        app = f"{self.app}/exchange"
         where = self._in_partitions(parted, info, partitions)
         pairs = list(zip(self._names(parted), self._names(other), strict=True))
-        with errors(of), self.delta.as_app(of, self.app, at_ts):  # nothing is written if it has been
+        with errors(of), self.delta.as_app(of, app, job_id):  # nothing is written if it has been
             rows = spark.read.format("delta").load(str(path)).where(where)
             theirs = rows.selectExpr(*(f"{ours} AS {name}" for ours, name in pairs))
             theirs.write.format("delta").mode("overwrite").save(str(of))
         crash_point("lake.exchanged")
-        if self.delta.committed(path, self.app) >= at_ts:
+        if self.delta.committed(path, app) >= job_id:
             return
         self.delta.delete(path, where)
         crash_point("lake.partitions_removed")
         before = self.version(other)
-        while self.delta.committed(of, self.app, before) >= at_ts:
+        while self.delta.committed(of, app, before) >= job_id:
             before -= 1
-        with errors(path), self.delta.as_app(path, self.app, at_ts):
-            rows = spark.read.format("delta").option("versionAsOf", before).load(str(of))
+        with errors(path), self.delta.as_app(path, app, job_id):
+            rows = self.delta.read(of, before, spark)
             ours = rows.selectExpr(*(f"{name} AS {ours}" for ours, name in pairs))
             ours.write.format("delta").mode("append").save(str(path))
 
@@ -293,8 +300,8 @@ class Tables:
         the new mirror. May be repeated."""
         path = self.mirror_path(entry)
         with errors(path):
-            old = self.delta.spark.read.format("delta").option("versionAsOf", before.version)
-            old.load(str(self.mirror_path(before))).write.format("delta").mode("overwrite").save(str(path))
+            rows = self.delta.read(self.mirror_path(before), before.version, self.delta.spark)
+            rows.write.format("delta").mode("overwrite").save(str(path))
         return self.version(entry)
 
     def _mirror(self, entry: Entry) -> TableState:

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from binlog.cluster import tso
 from binlog.tidb.job import ActionType
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import PartitionDefinition, PartitionInfo, PartitionType, TableInfo
 
 from drainer.batch.work import Pieces
 from drainer.lake.at import newest
@@ -28,6 +29,7 @@ from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import NO_QUESTION, SCHEMA_ID, FirstStart, TableLoad
 from drainer.sink.errors import DdlFailed, DestinationDown, DestinationRefused, Fenced, PositionMoved
 from tests.support.change_replay import WHO
+from tests.support.killing import killed_at
 from tests.support.memory_delta import MemoryDelta
 from tests.support.row_case import INT, table
 from tests.support.schema_case import job
@@ -176,7 +178,7 @@ def test_dropped_table_that_comes_back_goes_on_where_it_was(both: World) -> None
     both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
     assert both.tables == {"a": ("a-3", True), "b": ("b", True), "old": ("a", True)}
     assert both.shown == {"a": "old", "a-3": "a", "b": "b"}
-    both.delta.spark.read.format.assert_not_called()  # its rows are there
+    both.delta.read.assert_not_called()  # its rows are there
     with pytest.raises(DdlFailed, match="no mirror has them"):
         both.ddl(ActionType.RECOVER_TABLE, (None, named("unseen", 9)))
 
@@ -188,10 +190,30 @@ def test_rows_of_before_a_truncate_come_back_in_files_of_their_own(both: World) 
     assert (both.registry.dropped[1].version, both.registry.dropped[1].path) == (1, "s/a")
     both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
     assert both.tables == {"a": ("a", True), "b": ("b", True), "old": ("old", True)}
-    read = both.delta.spark.read.format.return_value.option
-    read.assert_called_once_with("versionAsOf", 1)
-    read.return_value.load.assert_called_once_with(str(both.directory / "s" / "a"))
+    both.delta.read.assert_called_once_with(both.directory / "s" / "a", 1, both.delta.spark)
     assert not both.registry.dropped
+
+
+def test_rows_of_before_a_truncate_are_remembered_as_long_as_their_files_are_kept(both: World) -> None:
+    both.ddl(ActionType.TRUNCATE_TABLE, (A, replace(A, id=3)))
+    both.ts += tso.compose(7 * 86_400_000) - 10
+    both.ddl(ActionType.TRUNCATE_TABLE, (replace(A, id=3), replace(A, id=4)))
+    assert set(both.registry.dropped) == {1, 3}
+    both.ddl(ActionType.DROP_TABLE, (B, None))
+    assert set(both.registry.dropped) == {2, 3}, "each commit of the control table has them"
+    with pytest.raises(DdlFailed, match="no mirror has them"):
+        both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
+
+
+def test_table_that_comes_back_from_a_name_that_is_not_replicated_has_no_mirror(both: World) -> None:
+    both.ddl(ActionType.RENAME_TABLE, (A, None))  # as Policy.shows_lost has it
+    assert (both.tables, both.shown) == ({"b": ("b", True)}, {"b": "b"})
+    both.sink._histories({("s", "a"): A})
+    both.sink.advance(30, 1)
+    assert both.tables["a"] == ("a", False)
+    both.ddl(ActionType.RENAME_TABLE, (B, None))
+    both.ddl(ActionType.RECOVER_TABLE, (None, B))  # it was dropped there
+    assert both.tables["b"] == ("b", False)
 
 
 def test_what_came_before_a_ddl_is_merged_before_the_mirror_changes(both: World) -> None:
@@ -336,6 +358,30 @@ def test_what_was_written_under_a_name_belongs_to_the_table_that_had_it(both: Wo
     assert [one["add"]["path"] for of in both.delta.commits[first] for one in of if "add" in one] == ["x"]
 
 
+def parted(*ids: int) -> TableInfo:
+    """A table with partitions of these ids."""
+    found = tuple(PartitionDefinition(id_, f"p{n}", less_than=(f"{n}0",)) for n, id_ in enumerate(ids, 1))
+    return replace(named("p", 3), partition=PartitionInfo(PartitionType.RANGE, "`id`", definitions=found))
+
+
+@pytest.mark.parametrize("dies_at", range(5))
+def test_exchange_that_runs_before_its_binlog_is_done_once(both: World, dies_at: int) -> None:
+    """It has the commit_ts of the last rows then, up to which the mirrors have been merged."""
+    both.ddl(ActionType.CREATE_TABLE, (None, parted(31, 32)))
+    paths = [both.directory / "s" / name for name in ("a", "p")]
+    for path in paths:
+        both.delta.commit(path, [txn_action(both.sink._tables.app, both.ts)])
+    changes = ((parted(31, 32), parted(1, 32)), (A, replace(A, id=31)))
+    for nth in (dies_at, 99):
+        both.ts -= 10
+        with killed_at(nth, "drainer.lake.tables", "drainer.lake.sink"):
+            both.ddl(ActionType.EXCHANGE_TABLE_PARTITION, *changes)
+        both.sink.close(clean=False)
+        both.open()
+    assert both.delta.written == paths
+    assert {one.table: one.table_id for one in both.registry.tables.values()} == {"a": 31, "b": 2, "p": 3}
+
+
 @pytest.fixture
 def loading(tmp_path: Path) -> Iterator[World]:
     """Both tables are created for a first load, and listed."""
@@ -353,6 +399,7 @@ def load(world: World, table_id: int, number: int) -> None:
 
 def test_mirrors_are_shown_when_all_tables_are_loaded_and_not_before(loading: World) -> None:
     for table_id, number in ((1, 0), (1, 1), (2, 0)):
+        loading.sink._record_versions([MirrorVersion(loading.ts, "s/a", "s", "a", 0)])  # of maintenance
         assert loading.shown == {}
         load(loading, table_id, number)
     assert [one.left for one in loading.sink.loads()] == [0, 0, 0], "histories have counted them"

@@ -90,13 +90,19 @@ def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history
     pairs = column_pairs(mirror, history)
     with errors(mirror_path), delta.as_app(mirror_path, app, of.until_ts) as spark:
         changes = spark.read.format("delta").load(str(history_path)).where(of.where)
-        if mirror.key:
+        if mirror.version == 0 and changes.where("start_ts <> commit_ts").isEmpty():  # all are of a first load
+            _write(changes.selectExpr(*_columns("after", pairs)), mirror_path, "append")
+        elif mirror.key:
             _merge_keyed(spark, mirror_path, pairs, mirror.key, changes)
+        elif changes.where("before IS NOT NULL").isEmpty():
+            _write(changes.selectExpr(*_columns("after", pairs)), mirror_path, "append")
         else:
             rows = spark.read.format("delta").load(str(mirror_path))
-            only_new = changes.where("before IS NOT NULL").isEmpty()
-            made = with_multiset(rows.limit(0) if only_new else rows, changes, pairs)
-            made.write.format("delta").mode("append" if only_new else "overwrite").save(str(mirror_path))
+            _write(with_multiset(rows, changes, pairs), mirror_path, "overwrite")
+
+
+def _write(rows: DataFrame, path: Path, mode: str) -> None:
+    rows.write.format("delta").mode(mode).save(str(path))
 
 
 def _merge_keyed(spark: SparkSession, path: Path, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:

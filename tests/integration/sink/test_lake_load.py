@@ -116,6 +116,8 @@ def test_load_killed_on_the_way_has_each_row_once_and_the_stream_continues(spark
         assert {(row.kind, row.commit_ts, row.start_ts) for row in history} == {("insert", begin_ts, begin_ts)}
         mirror = spark.read.format("delta").load(str(directory / "db" / name))
         assert sorted(map(tuple, mirror.select("id", "name").collect())) == sorted(ROWS)
+        done = spark.sql(f"DESCRIBE HISTORY delta.`{directory / 'db' / name}`").where("version = 1").collect()
+        assert [one.operation for one in done] == ["WRITE"], "loaded rows are copied, not merged"
     stream(spark, directory)
     after = {"keyed": [(1, "z"), (3, "c"), (4, "d")], "bag": [(2, "b"), (2, "b"), (3, "c")]}
     for tso, expected in ((begin_ts, loaded), (99, loaded), (END, after)):

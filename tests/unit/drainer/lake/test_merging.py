@@ -199,10 +199,12 @@ def kept(tmp_path: Path) -> World:
 
 
 def test_old_files_are_removed_of_one_table_after_each_merge_and_once_a_day(kept: World) -> None:
+    kept.entries = [A, B, Entry("s", "c", "s/c", 3, mirrored=False)]  # it had a mirror once
+    (kept.root / "s" / "c").mkdir()
     with kept.merger() as merger:
         for _ in range(5):
             merger.maintain()
-    assert kept.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2)]
+    assert kept.vacuumed == [("control", 2), ("a", 2), ("b__changes", 2), ("c", 2)]
     oldest_ts = kept.until_ts - tso.compose(61 * 60_000)
     assert kept.recorded == [
         MirrorVersion(oldest_ts, "", "", "", -1),

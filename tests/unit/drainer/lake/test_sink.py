@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from drainer.lake.delta import File, txn_action
 from drainer.lake.section import LakeSection
 from drainer.lake.sink import LakeSink
 from drainer.lake.tables import Entry, Registry
+from drainer.row.partition import PartitionUnknown
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import NO_QUESTION, SCHEMA_ID, FirstStart, TableLoad
 from drainer.sink.errors import DdlFailed, DestinationDown, DestinationRefused, Fenced, PositionMoved
@@ -53,7 +54,7 @@ class World:
             self.sink.open(WHO, 0, first)
 
     def _merge(self, entry: Entry, until_ts: int) -> MirrorVersion | None:
-        if self.delta.state(self.directory / entry.path) is None:
+        if self.delta.state(self.directory / entry.path) is None or (entry.path, until_ts) in self.merges:
             return None
         self.merges.append((entry.path, until_ts))
         return MirrorVersion(until_ts, entry.path, *entry.name, 0)
@@ -195,12 +196,13 @@ def test_rows_of_before_a_truncate_come_back_in_files_of_their_own(both: World) 
 
 
 def test_rows_of_before_a_truncate_are_remembered_as_long_as_their_files_are_kept(both: World) -> None:
+    both.ddl(ActionType.DROP_TABLE, (B, None))
     both.ddl(ActionType.TRUNCATE_TABLE, (A, replace(A, id=3)))
     both.ts += tso.compose(7 * 86_400_000) - 10
     both.ddl(ActionType.TRUNCATE_TABLE, (replace(A, id=3), replace(A, id=4)))
-    assert set(both.registry.dropped) == {1, 3}
-    both.ddl(ActionType.DROP_TABLE, (B, None))
-    assert set(both.registry.dropped) == {2, 3}, "each commit of the control table has them"
+    assert set(both.registry.dropped) == {1, 2, 3}
+    both.ddl(ActionType.CREATE_TABLE, (None, named("c", 5)))
+    assert set(both.registry.dropped) == {2, 3}, "each commit of the control table has them; the other has its path"
     with pytest.raises(DdlFailed, match="no mirror has them"):
         both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
 
@@ -372,14 +374,42 @@ def test_exchange_that_runs_before_its_binlog_is_done_once(both: World, dies_at:
     for path in paths:
         both.delta.commit(path, [txn_action(both.sink._tables.app, both.ts)])
     changes = ((parted(31, 32), parted(1, 32)), (A, replace(A, id=31)))
+
+    def delete(path: Path, _: str) -> None:
+        assert path not in both.delta.written, "it has the other's rows"
+
     for nth in (dies_at, 99):
         both.ts -= 10
-        with killed_at(nth, "drainer.lake.tables", "drainer.lake.sink"):
+        deleting = mock.patch.object(both.delta, "delete", delete)
+        with deleting, killed_at(nth, "drainer.lake.tables", "drainer.lake.sink"):
             both.ddl(ActionType.EXCHANGE_TABLE_PARTITION, *changes)
         both.sink.close(clean=False)
         both.open()
     assert both.delta.written == paths
+    both.delta.read.assert_called_once_with(paths[0], 1, both.delta.spark)  # the version with its former rows
     assert {one.table: one.table_id for one in both.registry.tables.values()} == {"a": 31, "b": 2, "p": 3}
+
+
+def test_partition_that_is_dropped_takes_its_rows_or_the_drainer_stops(both: World) -> None:
+    both.ddl(ActionType.CREATE_TABLE, (None, parted(31, 32)))
+    both.ddl(ActionType.CREATE_TABLE, (None, named("log1", 4)))
+    path, dropped = both.directory / "s" / "p", (parted(31, 32), parted(32))
+    merged = list[list[tuple[str, int]]]()
+    with mock.patch.object(both.delta, "delete", side_effect=lambda *_: merged.append([*both.merges])) as deleted:
+        both.ddl(ActionType.DROP_TABLE_PARTITION, dropped)
+        assert deleted.mock_calls == [mock.call(path, "tidb_partitions_of_3(CAST(`id` AS STRING))")]
+    assert merged == [[("s/p", 30)]], "rows that are merged later would stay"
+    assert both.delta.committed(path, "") == 40
+    belongs = both.delta.spark.udf.register.call_args.args[1]
+    assert [belongs(key) for key in ("9", "10")] == [True, False]
+    failing = mock.patch.object(both.delta, "delete", side_effect=PartitionUnknown("text under x"))
+    with failing, pytest.raises(DdlFailed, match="text under x"):
+        both.ddl(ActionType.TRUNCATE_TABLE_PARTITION, dropped)
+    both.ts -= 10
+    for other in (named("log1", 4), named("unseen", 5)):
+        changes = ((parted(31, 32), parted(other.id, 32)), (other, replace(other, id=31)))
+        with pytest.raises(DdlFailed, match="a table without a mirror"):
+            both.ddl(ActionType.EXCHANGE_TABLE_PARTITION, *changes)
 
 
 @pytest.fixture
@@ -399,13 +429,17 @@ def load(world: World, table_id: int, number: int) -> None:
 
 def test_mirrors_are_shown_when_all_tables_are_loaded_and_not_before(loading: World) -> None:
     for table_id, number in ((1, 0), (1, 1), (2, 0)):
-        loading.sink._record_versions([MirrorVersion(loading.ts, "s/a", "s", "a", 0)])  # of maintenance
         assert loading.shown == {}
         load(loading, table_id, number)
     assert [one.left for one in loading.sink.loads()] == [0, 0, 0], "histories have counted them"
     ended = [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)]
     loading.sink.put_loads(ended)
     assert loading.shown == {"a": "a", "b": "b"}
+    histories = [loading.directory / "s" / name for name in ("a__changes", "b__changes")]
+    assert [loading.delta.committed(path, loading.sink._tables.app) for path in histories] == [loading.ts] * 2
+    assert [one.committed_ts for one in loading.sink._histories({("s", "a"): A, ("s", "b"): B}).values()] == [
+        loading.ts
+    ] * 2
     loading.sink.put_loads(ended)
     assert loading.merges == [("s/a", loading.ts), ("s/b", loading.ts)], "and once"
 
@@ -415,6 +449,8 @@ def test_range_that_is_not_the_next_one_of_its_table_is_not_written(loading: Wor
     for number in (0, 2):
         with pytest.raises(PositionMoved, match=f"range {number} of s.a is not the next"):
             load(loading, 1, number)
+    with pytest.raises(Fenced):  # another drainer has loaded it since it was checked
+        loading.sink._tables.add_range(loading.sink._registry.tables["s", "a"], 0, [])
     loading.sink.close(clean=False)
     loading.open()
     load(loading, 1, 1)
@@ -428,3 +464,34 @@ def test_table_of_which_upstream_has_dropped_the_rest_has_no_mirror(loading: Wor
     loading.sink.put_loads([TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)])
     assert loading.tables == {"a": ("a", False), "b": ("b", True)}
     assert loading.shown == {"b": "b"}
+
+
+def test_load_that_is_killed_when_its_mirrors_are_merged_ends_in_the_next_life(loading: World) -> None:
+    for table_id, number in ((1, 0), (1, 1), (2, 0)):
+        load(loading, table_id, number)
+    ended = [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)]
+    with killed_at(3, "drainer.lake.sink"):
+        loading.sink.put_loads(ended)
+    loading.sink.close(clean=False)
+    loading.open()
+    assert (loading.shown, len(loading.merges)) == ({}, 2)
+    loading.sink.put_loads(ended)
+    assert (loading.shown, len(loading.merges)) == ({"a": "a", "b": "b"}, 2)
+
+
+@pytest.mark.parametrize("there", ["", "__changes", "__changes/load", "nothing"])
+def test_load_does_not_begin_over_rows_of_a_lake_whose_position_is_gone(loading: World, there: str) -> None:
+    path, app = loading.directory / "s" / "a", loading.sink._tables.app
+    history = path.with_name("a__changes")
+    loading.sink.close(clean=True)
+    del loading.delta.commits[control_path(loading.directory, WHO.changefeed)]
+    if not there:
+        del loading.delta.commits[history]
+    elif there != "nothing":
+        loading.delta.commit(history, [txn_action(app + there.removeprefix("__changes"), 1)])
+    loading.open(FirstStart(loads=True))
+    loading.ts = 0
+    with (
+        nullcontext() if there == "nothing" else pytest.raises(DestinationRefused, match="from before this first load")
+    ):
+        loading.ddl(ActionType.CREATE_TABLE, (None, A))

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -60,6 +61,8 @@ from drainer.sink.settings import SyncerSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_COMMITTERS: Final = 8  # threads, each of which waits for one table's commit
+
 
 @dataclass
 class Written:
@@ -94,6 +97,7 @@ class LakeSink:
         self._is_loading = False
         self.commit_ts = 0
         self._written = Written()
+        self._committers = ThreadPoolExecutor(_COMMITTERS, thread_name_prefix="commit")
 
     @property
     def parallel(self) -> LakeSink:
@@ -232,6 +236,7 @@ class LakeSink:
         if self._merger is not None:
             self._merger.close()
             self._merger = None
+        self._committers.shutdown()
 
     def close(self, *, clean: bool) -> None:
         if clean and self._merger is not None:
@@ -367,7 +372,8 @@ class LakeSink:
         """One commit for each table, whose files are taken out of `files`. Raises Fenced if another drainer has
         committed to one."""
         crash_point("lake.histories_written")
-        for name in list(files):
+
+        def commit(name: TableName) -> None:
             entry = self._registry.tables[name]
             table = self._tables.history_of(entry)
             actions = [txn_action(self._tables.app, until_ts), *(file.action() for file in files[name])]
@@ -375,6 +381,13 @@ class LakeSink:
             del files[name]
             self._tables.wrote(entry, until_ts)
             crash_point("lake.history_committed")
+
+        if len(files) == 1:
+            commit(*files)
+        else:  # all of them end, also beside one that fails
+            wait(done := [self._committers.submit(commit, name) for name in list(files)])
+            for one in done:
+                one.result()
 
     def _changed(self, step: Ddl, change: TableChange, known: Entry | None) -> list[MirrorVersion]:
         """Change a table's history and mirror as a DDL changes the table; return the mirror's new versions. `known`:

@@ -242,8 +242,6 @@ def _datum(value: Any, column: ColumnInfo) -> Datum:
     kind = column.type
     if value is None and column.is_not_null and type_class_of(kind) in (TypeClass.DATE, TypeClass.DATETIME):
         value = "0000-00-00"
-    if isinstance(value, bytearray):
-        value = bytes(value)
     return flatten(int(value) if kind.tp is Tp.BIT and value is not None else value, kind)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from drainer.lake.at import newest, view_names
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from drainer.lake.at import NotThere, _mirrors, newest, view_names
 from drainer.lake.control import MirrorVersion
 
 
@@ -14,5 +19,16 @@ def test_newest_version_of_each_mirror_is_read_and_none_of_a_dropped_table() -> 
 
 
 def test_tables_whose_views_would_have_one_name_have_two() -> None:
-    found = view_names([("a_b", "c"), ("A", "b_C"), ("a", "d")])
-    assert found == {("a_b", "c"): "a_b.c", ("A", "b_C"): "A.b_C", ("a", "d"): "a_d"}
+    found = view_names([("a_b", "c"), ("A", "b_C"), ("a", "D")])
+    assert found == {("a_b", "c"): "a_b.c", ("A", "b_C"): "A.b_C", ("a", "D"): "a_D"}
+
+
+def test_state_of_which_versions_have_been_removed_is_not_there() -> None:
+    delta = mock.Mock(domain=lambda *_: (1, '{"position": {"commit_ts": 30}}'))
+    chosen = delta.spark.read.format.return_value.load.return_value.where
+    rows = [MirrorVersion(10, "a", "s", "a", 7), MirrorVersion(20, "", "", "", -1)]
+    chosen.return_value.collect.return_value = rows
+    assert _mirrors(delta, Path("lake"), "default", 20) == {("s", "a"): rows[0]}
+    with pytest.raises(NotThere, match="before 20 have been removed"):
+        _mirrors(delta, Path("lake"), "default", 19)
+    chosen.assert_called_with("until_ts <= 19 OR path = ''")

@@ -313,6 +313,9 @@ def test_bits_and_zero_dates_are_those_of_the_row_in_a_partition() -> None:
     _, belongs = in_partitions(made(*info.columns), info, {locator(info)(row)})  # type: ignore[arg-type]
     assert belongs(None, "257")
     assert not all(belongs(None, str(n)) for n in range(9))
+    info = replace(info, partition=replace(parts, columns=("n",)))
+    _, belongs = in_partitions(made(*info.columns), info, {locator(info)({3: None})})  # type: ignore[arg-type]
+    assert belongs(None), "it may be NULL"
 
 
 def test_partition_that_is_unknown_to_a_function_in_spark_is_no_error_of_spark() -> None:

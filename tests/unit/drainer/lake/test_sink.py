@@ -120,6 +120,8 @@ def test_table_with_the_name_of_one_that_left_unseen_has_files_of_its_own(both: 
     both.ddl(ActionType.CREATE_TABLE, (None, named("a", 3)))  # the first one got a name that is filtered
     assert both.tables == {"a": ("a-3", True), "b": ("b", True)}
     assert both.shown == {"a-3": "a", "b": "b"}
+    both.ddl(ActionType.RECOVER_TABLE, (None, replace(A, name="old")))
+    assert both.tables["old"] == ("a", False)
 
 
 def test_rows_of_a_table_that_came_unseen_are_not_those_of_the_one_that_had_its_name(both: World) -> None:
@@ -216,6 +218,11 @@ def test_table_that_comes_back_from_a_name_that_is_not_replicated_has_no_mirror(
     both.ddl(ActionType.RENAME_TABLE, (B, None))
     both.ddl(ActionType.RECOVER_TABLE, (None, B))  # it was dropped there
     assert both.tables["b"] == ("b", False)
+    both.ddl(ActionType.CREATE_TABLE, (None, named("c", 5)))
+    both.ddl(ActionType.DROP_TABLE, (named("c", 5), None))
+    both.sink._histories({("s", "c"): named("c", 5)})  # how it came back was not seen
+    both.sink.advance(both.ts + 1, 1)
+    assert both.tables["c"] == ("c", False)
 
 
 def test_what_came_before_a_ddl_is_merged_before_the_mirror_changes(both: World) -> None:

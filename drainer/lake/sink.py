@@ -311,12 +311,11 @@ class LakeSink:
         return self._merger
 
     def _live(self) -> tuple[list[Entry], int]:
-        """Return the tables that exist upstream, and the position."""
-        return list(self._registry.tables.values()), self.commit_ts
+        """Return the tables that exist upstream, but none that a first load fills, and the position."""
+        return [] if self._is_loading else list(self._registry.tables.values()), self.commit_ts
 
     def _record_versions(self, versions: Sequence[MirrorVersion]) -> None:
-        """Of a mirror that a first load fills nothing is recorded."""
-        with self._transaction(() if self._is_loading else versions) as store:
+        with self._transaction(versions) as store:
             store.hold(self._epoch)
 
     def _histories(self, infos: Mapping[TableName, TableInfo]) -> dict[TableName, HistoryTable]:

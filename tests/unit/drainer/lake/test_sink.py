@@ -436,7 +436,7 @@ def load(world: World, table_id: int, number: int) -> None:
 
 def test_mirrors_are_shown_when_all_tables_are_loaded_and_not_before(loading: World) -> None:
     for table_id, number in ((1, 0), (1, 1), (2, 0)):
-        assert loading.shown == {}
+        assert (loading.shown, loading.sink._live()[0]) == ({}, []), "nor are they maintained"
         load(loading, table_id, number)
     assert [one.left for one in loading.sink.loads()] == [0, 0, 0], "histories have counted them"
     ended = [TableLoad(table_id, (), 1) for table_id in (SCHEMA_ID, 1, 2)]

@@ -197,7 +197,8 @@ class Tables:
         self, entry: Entry, before: TableInfo | None, info: TableInfo, was: Mapping[int, int], commit_ts: int
     ) -> int:
         """Make the mirror, or give it the table's columns and its old rows their values. It has upstream's state at
-        `commit_ts` then. May be repeated. Return its version."""
+        `commit_ts` then. May be repeated. Return its version, always a new one: of those of one TSO the last one
+        counts, with its name."""
         path = self.mirror_path(entry)
         state = self._state(path, f"tidb-{entry.table_id}")
         fields = evolved(state.fields, info, count(state.max_id + 1), before=before, was=was, keeps=False)
@@ -215,8 +216,6 @@ class Tables:
             crash_point("lake.columns_filled")
         final = tuple(replace(one, fill="") for one in fields if one.column_id >= 0)
         merged_ts = self.delta.committed(path, self.app)
-        if merged_ts >= commit_ts and (final, settings) == (state.fields, state.settings):
-            return state.version
         actions = [action(final), txn_action(self.app, max(merged_ts, commit_ts))]
         return self.delta.commit(path, actions, app=self.app, after=merged_ts)
 

@@ -111,6 +111,14 @@ def test_tables_that_exchange_names_over_a_third_one_keep_their_mirrors(both: Wo
     assert both.shown == {"a": "b", "b": "a"}
 
 
+def test_table_that_is_renamed_at_the_tso_of_its_last_merge_has_one_name(both: World) -> None:
+    both.ts -= 10
+    both.ddl(ActionType.RENAME_TABLE, (A, replace(A, name="c")))  # early
+    rows = both.delta.rows(control_path(both.directory, WHO.changefeed))
+    versions = {(row["until_ts"], row["table"]): row["version"] for row in rows if row["path"] == "s/a"}
+    assert versions[10, "c"] > versions[10, "a"]
+
+
 def test_tables_that_exchange_names_at_once_keep_their_mirrors(both: World) -> None:
     both.ddl(ActionType.RENAME_TABLES, (A, replace(A, name="b")), (B, replace(B, name="a")))
     assert both.tables == {"b": ("a", True), "a": ("b", True)}
@@ -247,12 +255,14 @@ def test_ddl_that_is_repeated_after_its_commits_changes_nothing(both: World) -> 
     wider = table([("id", INT), ("n", INT)], handle="id", table_id=1, name="a")
     with mock.patch("drainer.lake.sink.LakeSink._move", side_effect=DestinationDown), pytest.raises(DestinationDown):
         both.ddl(ActionType.ADD_COLUMN, (A, wider))
-    before = {path: len(one) for path, one in both.delta.commits.items() if "_control" not in path.parts}
+    paths = [both.directory / "s" / name for name in ("a", "a__changes")]
+    before = [replace(one, version=0) for one in map(both.delta.state, paths) if one]
     both.sink.close(clean=False)
     both.open()
     both.ts -= 10
     both.ddl(ActionType.ADD_COLUMN, (A, wider))
-    assert before == {path: len(one) for path, one in both.delta.commits.items() if "_control" not in path.parts}
+    assert before == [replace(one, version=0) for one in map(both.delta.state, paths) if one]
+    assert [len(both.delta.commits[path]) for path in paths] == [3, 2]
     assert both.sink.job_done(both.ts)
     assert not both.sink.job_done(5)
 

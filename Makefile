@@ -52,22 +52,22 @@ test: sync  ## run the tests that a change would most likely break, with real et
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest $(WORKERS) -m "not slow" $(PYTEST_ARGS)
 
 test-all: sync  ## run every test; PEER_BIN names a folder with TiDB and the original's programs, if there is one
-	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta s3a h2spec promtool chromium systemd
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-rest: sync  ## run the tests that `make test` leaves out
-	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta s3a h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS_BY_FILE) -m slow $(SLOW_FILES) $(PYTEST_ARGS)
 
 coverage: sync  ## run every test and report which lines ran, also in child processes; takes a third more CPU
-	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta s3a h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 test-unit: sync  ## run the tests that need no server; takes seconds
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest tests/unit -m "not integration and not slow" -q $(PYTEST_ARGS)
 
 test-integration: sync  ## run only the tests with real servers
-	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java delta s3a h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) tests/integration tests/crash tests/golden $(PYTEST_ARGS)
 
 lint: sync  ## run ruff, mypy --strict and the import contracts

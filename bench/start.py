@@ -42,7 +42,7 @@ KINDS = (
     ("spark-class", "spark-submit"),
     ("supervisor.py", "supervisor"),
     ("-m drainer.spark.startup.fork_server", "Python workers"),
-    ("drainer.spark.startup.worker_daemon", "Python workers"),
+    ("drainer.spark.startup.worker_imports", "Python workers"),
     ("pyspark.sql", "Python's part of the source"),
     ("pyspark.daemon", "Python's part of the source"),
     ("-m drainer", "drainer"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the missing ones of: uv java mariadb kafka registry kafka-connect grpc-java delta h2spec promtool chromium systemd.
+# Install the missing ones of: uv java mariadb kafka registry kafka-connect grpc-java delta s3a h2spec promtool chromium systemd.
 # The script prints what it installs, asks no questions, and fails with one clear sentence.
 #   scripts/need.sh uv java mariadb
 # uv is installed in .tools/ of this checkout. Debian packages are installed if we are root or sudo needs no password.
@@ -79,6 +79,8 @@ need_grpc_java() { jars grpc-java "gRPC for Java, a client for the tests,"; }
 
 need_delta() { jars delta "Delta Lake, tables for the tests,"; }
 
+need_s3a() { jars s3a "Hadoop's S3 file system, for the tests,"; }
+
 need_h2spec() { # optional, because it needs Go: its test is skipped without it
   local folder=$HOME/.cache/tidb-binlog/h2spec-2.2.1
   if command -v h2spec >/dev/null || [ -x "$folder/h2spec" ] || ! command -v go >/dev/null; then return; fi
@@ -113,7 +115,7 @@ need_systemd() { # only its programs that check units; systemd need not run
   command -v systemd-analyze >/dev/null || debian systemd "the tests of the systemd units"
 }
 
-[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry|kafka-connect|grpc-java|delta|h2spec|promtool|chromium|systemd ..."
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry|kafka-connect|grpc-java|delta|s3a|h2spec|promtool|chromium|systemd ..."
 for what in "$@"; do
   case $what in
     uv) need_uv ;;
@@ -124,10 +126,11 @@ for what in "$@"; do
     kafka-connect) need_kafka_connect ;;
     grpc-java) need_grpc_java ;;
     delta) need_delta ;;
+    s3a) need_s3a ;;
     h2spec) need_h2spec ;;
     promtool) need_promtool ;;
     chromium) need_chromium ;;
     systemd) need_systemd ;;
-    *) die "unknown: $what (uv, java, mariadb, kafka, registry, kafka-connect, grpc-java, delta, h2spec, promtool, chromium, systemd)" ;;
+    *) die "unknown: $what (uv, java, mariadb, kafka, registry, kafka-connect, grpc-java, delta, s3a, h2spec, promtool, chromium, systemd)" ;;
   esac
 done

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from binlog.errors import BinlogError, DecodeError
 
+from drainer.lake import files
 from drainer.lake.control import DOMAIN, control_path
 from drainer.lake.delta import Delta, TableState, errors
 from drainer.lake.fields import INTEGERS, quoted, type_name
+from drainer.lake.files import Place
 from drainer.lake.history import decoded_of
 from drainer.lake.mirror import Range, column_pairs, last_images, same_key, with_multiset
 from drainer.lake.section import LakeSection
@@ -49,7 +51,7 @@ def at(
 ) -> dict[TableName, DataFrame]:
     """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
     NotThere if the position is below that TSO, or a mirror has no version as old."""
-    root, delta = Path(directory).absolute(), Delta(spark)
+    root, delta = files.place(directory), Delta(spark)
     mirrors = _mirrors(delta, root, changefeed, tso).items()
     found = {name: _table(spark, delta, root, row, tso)[0] for name, row in mirrors}
     for name, view in view_names(found).items():
@@ -57,7 +59,7 @@ def at(
     return found
 
 
-def _mirrors(delta: Delta, root: Path, changefeed: str, tso: int) -> dict[TableName, Row]:
+def _mirrors(delta: Delta, root: Place, changefeed: str, tso: int) -> dict[TableName, Row]:
     """The newest version at `tso` of each mirror. Raises NotThere."""
     position = _position(delta, root, changefeed)
     if tso > position:
@@ -87,10 +89,10 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 
 def position_of(spark: SparkSession, directory: str | Path, *, changefeed: str = "default") -> int:
     """Return the newest TSO that `at` can show. Raises NotThere."""
-    return _position(Delta(spark), Path(directory).absolute(), changefeed)
+    return _position(Delta(spark), files.place(directory), changefeed)
 
 
-def _position(delta: Delta, root: Path, changefeed: str) -> int:
+def _position(delta: Delta, root: Place, changefeed: str) -> int:
     _, text = delta.domain(control_path(root, changefeed), DOMAIN)
     if text is None:
         raise NotThere(f"{root} has no lake of changefeed {changefeed!r}")
@@ -100,7 +102,7 @@ def _position(delta: Delta, root: Path, changefeed: str) -> int:
     return int(body["position"]["commit_ts"])
 
 
-def _table(spark: SparkSession, delta: Delta, root: Path, row: Row, tso: int) -> tuple[DataFrame, TableState]:
+def _table(spark: SparkSession, delta: Delta, root: Place, row: Row, tso: int) -> tuple[DataFrame, TableState]:
     """The rows of a mirror at `tso`, and what the mirror is at this version of it."""
     path, history_path = root / row.path, root / f"{row.path}{CHANGES}"
     history = delta.state(history_path)
@@ -137,7 +139,7 @@ class LakeTables:
     lake's position. One thread uses it."""
 
     def __init__(self, directory: str, changefeed: str, at_ts: int | None) -> None:
-        self._root, self._changefeed = Path(directory).absolute(), changefeed
+        self._directory, self._root, self._changefeed = directory, files.place(directory), changefeed
         self.address, self._at_ts = f"delta:{self._root}", at_ts
         self.session: Any = None
         self._ts = self.read_bytes = 0
@@ -145,7 +147,7 @@ class LakeTables:
         self._ordered: dict[int, tuple[DataFrame, Border]] = {}  # of the table that is being read
 
     def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        return LakeSection.model_validate({}).spark_settings(given)
+        return LakeSection.model_validate({"dir": self._directory}).spark_settings(given)
 
     def open(self, ts: int | None) -> int:
         """Raises NotThere, and DestinationRefused if the user wants another TSO."""

@@ -13,15 +13,15 @@ import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.directories import make_directory
 
+from drainer.lake import files
 from drainer.lake.delta import Delta, errors, schema_action
 from drainer.lake.fields import named_fields, quoted
+from drainer.lake.files import Place
 from drainer.lake.history import arrow_type, write_file
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, document_of, document_value, label_of
@@ -50,7 +50,7 @@ class MirrorVersion:
     version: int
 
 
-def forget(delta: Delta, path: Path, before_ts: int) -> None:
+def forget(delta: Delta, path: Place, before_ts: int) -> None:
     """Remove the versions of mirrors from a control table that `at` reads for no TSO from `before_ts` on."""
     table, order = f"delta.{quoted(str(path))}", "struct(t.until_ts, t.version < 0 AS gone, t.version)"
     last = f"SELECT path, max({order}) AS last FROM {table} t WHERE until_ts <= {before_ts} GROUP BY path"
@@ -61,20 +61,20 @@ def forget(delta: Delta, path: Path, before_ts: int) -> None:
     delta.sync(path)
 
 
-def control_path(directory: Path, changefeed: str) -> Path:
+def control_path(directory: Place, changefeed: str) -> Place:
     return directory / "_control" / path_of(changefeed)
 
 
 class Control:
     """The control table of one changefeed, made if it is not there."""
 
-    def __init__(self, delta: Delta, directory: Path, identity: Identity) -> None:
+    def __init__(self, delta: Delta, directory: Place, identity: Identity) -> None:
         self.path = control_path(directory, identity.changefeed)
         self._delta, self._directory = delta, directory
         self._identity = identity
         self._label = label_of(identity, self.path)
         if delta.state(self.path) is None:
-            make_directory(self.path)
+            files.make(self.path)
             kept = {"delta.logRetentionDuration": "interval 7 days"}
             made = schema_action(f"{identity.cluster_id}-control", named_fields(_COLUMNS), len(_COLUMNS), kept)
             delta.commit(self.path, [made])

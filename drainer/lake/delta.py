@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from binlog.runtime.directories import sync_directory, sync_tree
+from binlog.runtime.directories import sync_directory
 
+from drainer.lake import files
 from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields, quoted
+from drainer.lake.files import Place
 from drainer.lake.section import PACKAGE
 from drainer.row.partition import PartitionUnknown
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced
@@ -140,9 +142,9 @@ class Delta:
         """`shared`: another one of this process, whose remembered commits it uses. `new_files`: how many files each
         table got since it was compacted. Raises DestinationRefused if Delta is not among Spark's jars."""
         self.spark = session.newSession()
-        self._known: dict[Path, _Known] = {} if shared is None else shared._known
-        self.new_files: dict[Path, int] = {} if shared is None else shared.new_files
-        self._synced_s: dict[Path, float] = {}
+        self._known: dict[Place, _Known] = {} if shared is None else shared._known
+        self.new_files: dict[Place, int] = {} if shared is None else shared.new_files
+        self._synced_s: dict[Place, float] = {}
         self._began_s = time.time()
         for name, value in _SETTINGS.items():
             self.spark.conf.set(name, value)
@@ -162,7 +164,7 @@ class Delta:
                 f"jars to spark.jars"
             ) from error
 
-    def state(self, path: Path, version: int | None = None) -> TableState | None:
+    def state(self, path: Place, version: int | None = None) -> TableState | None:
         """Return the table's state, the newest or that of a version; None if there is no table."""
         with errors(path):
             snapshot = self._snapshot(path, version)
@@ -172,20 +174,20 @@ class Delta:
         schema = json.loads(found["schemaString"])["fields"]
         return TableState(snapshot.version(), found["id"], schema, found.get("configuration", {}))
 
-    def committed(self, path: Path, app: str, version: int | None = None) -> int:
+    def committed(self, path: Place, app: str, version: int | None = None) -> int:
         """Return the version up to which `app` has committed to the table, at this version of the table or the newest;
         -1: it has not."""
         with errors(path):
             return int(self._named_value(path, self._snapshot(path, version), "txn", app, -1))
 
-    def domain(self, path: Path, name: str) -> tuple[int, str | None]:
+    def domain(self, path: Place, name: str) -> tuple[int, str | None]:
         """Return a table's version, and its text of this name."""
         with errors(path):
             snapshot = self._snapshot(path)
             return int(snapshot.version()), self._named_value(path, snapshot, "domainMetadata", name, None)
 
     def commit(
-        self, path: Path, actions: Sequence[Mapping[str, Any]], *, app: str = "", after: int = -1, version: int = -2
+        self, path: Place, actions: Sequence[Mapping[str, Any]], *, app: str = "", after: int = -1, version: int = -2
     ) -> int:
         """Commit the actions and return the table's new version. `app`: must have committed up to `after`; `version`:
         of the table that the caller has read; -2: any. Raises Fenced if it is another, or if another writer has
@@ -207,7 +209,8 @@ class Delta:
                     made.add(action)
             found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
             now = int(transaction.commit(found, self._operation))
-            sync_commit(path, now)
+            if isinstance(path, Path):
+                sync_commit(path, now)
         self._count(path, sum("add" in one for one in actions))
         before = self._known.pop(path, None)
         if now == read + 1:
@@ -219,7 +222,7 @@ class Delta:
             self._known[path] = _Known(now, values)
         return now
 
-    def _named_value(self, path: Path, snapshot: Any, kind: str, name: str, default: Any) -> Any:
+    def _named_value(self, path: Place, snapshot: Any, kind: str, name: str, default: Any) -> Any:
         """The value of an action by its name. What this process has committed is remembered, because Delta reads the
         state after a commit with Spark's jobs."""
         version, known = int(snapshot.version()), self._known.get(path)
@@ -233,7 +236,7 @@ class Delta:
         return known.values[kind, name]
 
     @contextlib.contextmanager
-    def as_app(self, path: Path, app: str, version: int) -> Iterator[SparkSession]:
+    def as_app(self, path: Place, app: str, version: int) -> Iterator[SparkSession]:
         """A session for one statement, which a table skips if `app` has committed this version to it. One thread at a
         time."""
         before = self._snapshot(path).version()
@@ -250,29 +253,29 @@ class Delta:
                 with contextlib.suppress(*SPARK_ERRORS, OSError):
                     self.spark.conf.unset(name)
 
-    def _count(self, path: Path, files: int) -> None:
+    def _count(self, path: Place, files: int) -> None:
         self.new_files[path] = self.new_files.get(path, 0) + files
 
-    def sync(self, path: Path) -> None:
+    def sync(self, path: Place) -> None:
         """Make what Spark's statements have written to a table durable: Spark does not."""
         now_s = time.time()
         with errors(path):
-            sync_tree(path, self._synced_s.get(path, self._began_s) - _CLOCK_S)
+            files.sync(path, self._synced_s.get(path, self._began_s) - _CLOCK_S)
         self._synced_s[path] = now_s
 
-    def compact(self, path: Path) -> None:
+    def compact(self, path: Place) -> None:
         """Run OPTIMIZE: it replaces small files, and files with many deleted rows, by larger ones."""
         self.new_files.pop(path, None)
         with errors(path):
             self.spark.sql(f"OPTIMIZE delta.{quoted(str(path))}")
         self.sync(path)
 
-    def delete(self, path: Path, where: str) -> None:
+    def delete(self, path: Place, where: str) -> None:
         """Delete the rows of a table for which this SQL is true."""
         with errors(path):
             self.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
 
-    def read(self, path: Path, version: int, spark: SparkSession) -> DataFrame:
+    def read(self, path: Place, version: int, spark: SparkSession) -> DataFrame:
         """Return the rows that a table had, in this session. `versionAsOf` refuses versions that were made before the
         time for which files are kept, although they were the newest ones until after it."""
         from pyspark.sql import DataFrame
@@ -283,7 +286,7 @@ class Delta:
         relation = log.createRelation(filters, option, none, True)
         return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
-    def vacuum(self, path: Path, hours: int) -> None:
+    def vacuum(self, path: Place, hours: int) -> None:
         """Run VACUUM: it removes files that no version of the last `hours` needs. It takes the time from the table."""
         state, kept = self.state(path), f"interval {hours} hours"
         with errors(path):
@@ -291,7 +294,7 @@ class Delta:
                 self.spark.sql(f"ALTER TABLE delta.{quoted(str(path))} SET TBLPROPERTIES ('{_KEPT}' = '{kept}')")
             self.spark.sql(f"VACUUM delta.{quoted(str(path))} RETAIN {hours} HOURS")
 
-    def _snapshot(self, path: Path, version: int | None = None) -> Any:
+    def _snapshot(self, path: Place, version: int | None = None) -> Any:
         log, none = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)), self._scala.Option.empty()
         return log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none, False)
 
@@ -310,7 +313,7 @@ def txn_action(app: str, version: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def errors(path: Path) -> Iterator[None]:
+def errors(path: Place) -> Iterator[None]:
     """Turn errors of Spark into those of a destination. Raises PartitionUnknown, too."""
     try:
         yield

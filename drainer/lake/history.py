@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from binlog.cluster import tso
 from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.directories import sync_directory
 
 from drainer.changes import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.texts import decoded_column
 from drainer.changes.vector import Ints
+from drainer.lake import files
 from drainer.lake.delta import File
 from drainer.lake.fields import AFTER, BEFORE, DECIMAL, IMAGE_IDS, OWN, Field
+from drainer.lake.files import Place
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import converted
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.rules import mapped
 from drainer.sink.base import Receipt, TableName
-from drainer.sink.errors import DestinationDown
 from drainer.spark.typed.types import column_converter
 
 _SLOT_MS: Final = 64  # changes of so many ms of commit_ts are in one slot
-_ROW_GROUP_ROWS: Final = 1 << 17
 _PLACE_MAX: Final = (1 << 31) - 1  # places of a first load are wider: FirstLoad
 _TYPES: Final[Mapping[str, Any]] = {
     "byte": pa.int8(),
@@ -66,7 +62,7 @@ class HistoryTable:
     commit_ts; `zero_dates_fail`: raise for dates that Spark cannot hold; `key`: ids of the mirror's key, in which NULL
     stands for 0000-00-00 alone: for others it raises, because they would become one row."""
 
-    directory: Path
+    directory: Place
     fields: tuple[Field, ...]
     committed_ts: int = -1
     zero_dates_fail: bool = False
@@ -187,22 +183,15 @@ def write(segment: ChangeSegment, tables: Mapping[TableName, HistoryTable], stem
     return [(name, write_file(tables[name].directory, stem, parts)) for name, parts in groups.items()]
 
 
-def write_file(directory: Path, stem: str, parts: Sequence[Any]) -> File:
+def write_file(directory: Place, stem: str, parts: Sequence[Any]) -> File:
     """Write tables of one schema as one synced file of a new name. Raises DestinationDown."""
     table = pa.concat_tables(parts)
-    path = directory / f"{stem}-{uuid.uuid4().hex}.parquet"
-    try:
-        pq.write_table(table, path, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        sync_directory(directory)
-        size = path.stat().st_size
-    except OSError as error:
-        raise DestinationDown(f"{directory}: {error}") from error
+    name = f"{stem}-{uuid.uuid4().hex}.parquet"
+    size = files.write(directory, name, table)
     if "commit_ts" not in table.column_names:
-        return File(path.name, size, table.num_rows)
+        return File(name, size, table.num_rows)
     times = np.concatenate([chunk.to_numpy() for chunk in table.column("commit_ts").chunks])
-    return File(path.name, size, table.num_rows, int(times.min()), int(times.max()))
+    return File(name, size, table.num_rows, int(times.min()), int(times.max()))
 
 
 @dataclass(frozen=True, slots=True)

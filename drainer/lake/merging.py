@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 from binlog.cluster import tso
@@ -21,6 +20,7 @@ from binlog.runtime.log import get_logger
 from drainer.lake.control import MirrorVersion, forget
 from drainer.lake.delta import txn_action
 from drainer.lake.fields import literal
+from drainer.lake.files import Place, exists
 from drainer.lake.mirror import Range, merge
 from drainer.lake.tables import Entry, Tables
 from drainer.schema.filter import TablePatterns
@@ -48,7 +48,7 @@ class Merger:
         due: Callable[[], tuple[Sequence[Entry], int]],
         record: Callable[[Sequence[MirrorVersion]], None],
         interval_s: float,
-        control: tuple[Path, threading.Lock],
+        control: tuple[Place, threading.Lock],
         share: float,
         keep: timedelta,
         kept: TablePatterns | None,
@@ -59,7 +59,7 @@ class Merger:
         self._keep = keep
         self._kept = kept
         self._began_s, self._compacted_s = time.monotonic(), 0.0
-        self._vacuumed_s: dict[Path, float] = {}
+        self._vacuumed_s: dict[Place, float] = {}
         self._tables = tables
         self._due = due
         self._opened_ts = due()[1]
@@ -135,12 +135,12 @@ class Merger:
             self.compact(path)
         _NEW_FILES.set(sum(files.get(path, 0) for path in paths))
         due_s = time.monotonic() - _VACUUM_S
-        due = [path for path in paths if self._vacuumed_s.get(path, due_s) <= due_s and path.exists()]
+        due = [path for path in paths if self._vacuumed_s.get(path, due_s) <= due_s and exists(path)]
         if due and not self._stop.is_set():
             path = min(due, key=lambda path: self._vacuumed_s.get(path, 0.0))
             self._vacuum(path, histories.get(path), until_ts)
 
-    def _vacuum(self, path: Path, history: Entry | None, until_ts: int) -> None:
+    def _vacuum(self, path: Place, history: Entry | None, until_ts: int) -> None:
         """Remove the files, and of the control table the rows, that `at` needs for no TSO of the time that is kept,
         which ends at the position. `history`: the table whose history it is."""
         self._vacuumed_s[path] = time.monotonic()
@@ -157,7 +157,7 @@ class Merger:
                 self._record_version(path)
                 self._tables.delta.vacuum(path, math.ceil((self._keep + lag) / timedelta(hours=1)))
 
-    def compact(self, path: Path) -> None:
+    def compact(self, path: Place) -> None:
         """Replace a table's small files by larger ones, and record the version that a mirror has then."""
         begin_s = time.monotonic()
         with self._lock_of(path), self._attempt(path):
@@ -165,7 +165,7 @@ class Merger:
             self._record_version(path)
         self._compacted_s += time.monotonic() - begin_s
 
-    def _record_version(self, path: Path) -> None:
+    def _record_version(self, path: Place) -> None:
         """Record a mirror's version, which `at` reads from now on: files of those before are kept only for a while."""
         for entry in self._due()[0]:
             if entry.mirrored and path == self._tables.mirror_path(entry):
@@ -183,11 +183,11 @@ class Merger:
             self._tables.forget(entry, until_ts)
             _log.info("old changes removed from a history", table=".".join(entry.name), until_ts=until_ts)
 
-    def _lock_of(self, path: Path) -> threading.Lock:
+    def _lock_of(self, path: Place) -> threading.Lock:
         return self._control_lock if path == self._control else self.lock
 
     @contextlib.contextmanager
-    def _attempt(self, path: Path) -> Iterator[None]:
+    def _attempt(self, path: Place) -> Iterator[None]:
         """Log an error instead of raising it: tables are complete without maintenance, which is tried again later."""
         try:
             yield

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drainer.lake.delta import Delta, TableState, errors
 from drainer.lake.fields import INTEGERS, Field, quoted
+from drainer.lake.files import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +83,7 @@ def same_key(pairs: Pairs, key: Sequence[int]) -> str:
     return " AND ".join(f"t.{name} <=> s.k{at}" for at, name in enumerate(names))
 
 
-def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history_path: Path, of: Range) -> None:
+def merge(delta: Delta, app: str, mirror_path: Place, mirror: TableState, history_path: Place, of: Range) -> None:
     """Merge the changes of a range into a mirror that has been merged up to its begin. It may be repeated."""
     history = delta.state(history_path)
     assert history is not None, f"{history_path} has a mirror"
@@ -101,11 +101,11 @@ def merge(delta: Delta, app: str, mirror_path: Path, mirror: TableState, history
             _write(with_multiset(rows, changes, pairs), mirror_path, "overwrite")
 
 
-def _write(rows: DataFrame, path: Path, mode: str) -> None:
+def _write(rows: DataFrame, path: Place, mode: str) -> None:
     rows.write.format("delta").mode(mode).save(str(path))
 
 
-def _merge_keyed(spark: SparkSession, path: Path, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:
+def _merge_keyed(spark: SparkSession, path: Place, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:
     """Delete the rows of all keys that the changes touch, and insert the new ones: so of the mirror only the key is
     read."""
     from pyspark.sql import functions

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Final, Literal
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration
 from pydantic import Field
 
+from drainer.lake import files
 from drainer.schema.filter import PatternError, TablePatterns
 from drainer.sink.settings import ToSection
 
@@ -25,7 +25,9 @@ class LakeSection(ToSection):
     """The directory of the tables, which of them have a mirror, and how often mirrors are merged."""
 
     dir: str = Field(
-        "", description="the directory of all tables; created if it does not exist. Executors must have it, too"
+        "",
+        description="the directory of all tables; created if it does not exist. Executors must have it, too. Or "
+        "`s3://bucket/prefix`, `hdfs://host/path`",
     )
     mirror: tuple[str, ...] = Field(
         ("*.*",), description="patterns of tables that get a mirror beside their history; the last one that fits counts"
@@ -57,13 +59,15 @@ class LakeSection(ToSection):
     zero_dates: Literal["null", "fail"] = Field("null", description="what becomes of dates that Spark cannot hold")
 
     def address(self) -> str:
-        return f"delta:{Path(self.dir).absolute()}"
+        return f"delta:{files.place(self.dir)}"
 
     def check(self) -> None:
         if not self.dir:
             raise ConfigError("syncer.to.dir: a lake needs its directory")
-        if "://" in self.dir:
-            raise ConfigError(f"syncer.to.dir: {self.dir}: it must be a directory that all nodes have under one path")
+        try:
+            files.place(self.dir)
+        except ConfigError as error:
+            raise ConfigError(f"syncer.to.dir: {error}") from error
         if self.merge_interval <= timedelta(0):
             raise ConfigError("syncer.to.merge-interval must be above 0")
         if self.history_interval < timedelta(0):
@@ -86,15 +90,23 @@ class LakeSection(ToSection):
 
     def spark_settings(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """A user who names jars has Delta's, too."""
-        packages = {} if "spark.jars" in given else {"spark.jars.packages": PACKAGE}
-        return packages | {
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
-            "spark.databricks.delta.snapshotPartitions": "2",
-            # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
-            "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-        }
+        place = files.place(self.dir)
+        more, excluded = files.packages(place)
+        packages = {} if "spark.jars" in given else {"spark.jars.packages": f"{PACKAGE},{more}".rstrip(",")}
+        if packages and excluded:
+            packages["spark.jars.excludes"] = excluded
+        return (
+            packages
+            | files.spark_settings(place)
+            | {
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+                # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
+                "spark.databricks.delta.snapshotPartitions": "2",
+                # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
+                "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+            }
+        )
 
 
 def _patterns(given: tuple[str, ...], what: str) -> TablePatterns | None:

@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from binlog.cluster import tso
@@ -30,6 +29,7 @@ from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Pieces
 from drainer.changes import ChangeSegment
+from drainer.lake import files
 from drainer.lake.control import Control, MirrorVersion, control_path
 from drainer.lake.delta import Delta, File, txn_action
 from drainer.lake.fields import alters, type_name
@@ -53,7 +53,7 @@ from drainer.sink.base import (
     TableName,
     Wants,
 )
-from drainer.sink.document_position import DocumentPositionStore, lock
+from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DdlFailed, DestinationRefused, PositionMoved
 from drainer.sink.position import DONE, JobMark, purge_old_jobs, refusal, take_over
 from drainer.sink.settings import SyncerSettings
@@ -86,7 +86,7 @@ class LakeSink:
 
     def __init__(self, to: LakeSection) -> None:
         self._to = to
-        self._directory = Path(to.dir).absolute()
+        self._directory = files.place(to.dir)
         self.name = to.address()
         self.session: Callable[[], SparkSession] | None = None
         self._lock: int | None = None
@@ -105,7 +105,7 @@ class LakeSink:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         assert self.session is not None, "the session comes first"
-        self._lock = lock(control_path(self._directory, identity.changefeed))
+        self._lock = files.claim(control_path(self._directory, identity.changefeed))
         try:
             session = self.session()
             app = f"tidb-binlog/{identity.cluster_id}/{identity.changefeed}"

@@ -6,13 +6,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.directories import make_directory
 from binlog.tidb.table import TableInfo
 
+from drainer.lake import files
 from drainer.lake.delta import (
     HISTORY,
     KEY,
@@ -25,6 +24,7 @@ from drainer.lake.delta import (
     txn_action,
 )
 from drainer.lake.fields import Field, conversion, evolved, function_of, in_partitions, key_of, quoted
+from drainer.lake.files import Place
 from drainer.lake.history import HistoryTable
 from drainer.schema.view import retyped
 from drainer.sink.base import TableName
@@ -119,16 +119,16 @@ class Tables:
     HistoryTable."""
 
     delta: Delta
-    directory: Path
+    directory: Place
     app: str
     vectors: bool = True
     zero_dates_fail: bool = False
     _histories: dict[str, HistoryTable] = field(default_factory=dict)
 
-    def mirror_path(self, entry: Entry) -> Path:
+    def mirror_path(self, entry: Entry) -> Place:
         return self.directory / entry.path
 
-    def history_path(self, entry: Entry) -> Path:
+    def history_path(self, entry: Entry) -> Place:
         return self.directory / f"{entry.path}{CHANGES}"
 
     def history(self, entry: Entry, info: TableInfo) -> HistoryTable:
@@ -220,7 +220,7 @@ class Tables:
         return self.delta.commit(path, actions, app=self.app, after=merged_ts)
 
     def _fill(
-        self, path: Path, fields: Sequence[Field], before: TableInfo | None, info: TableInfo, was: Mapping[int, int]
+        self, path: Place, fields: Sequence[Field], before: TableInfo | None, info: TableInfo, was: Mapping[int, int]
     ) -> None:
         """Give old rows the values of columns that are new, or have another type."""
         known, now = {} if before is None else before.columns_by_id, info.columns_by_id
@@ -306,12 +306,12 @@ class Tables:
     def _mirror(self, entry: Entry) -> TableState:
         return self._state(self.mirror_path(entry), "")
 
-    def _state(self, path: Path, table_id: str) -> TableState:
+    def _state(self, path: Place, table_id: str) -> TableState:
         found = self.delta.state(path)
         if found is not None and not found.table_id.startswith(f"{self.app}/"):
             raise DestinationRefused(f"{path} is a table that this drainer has not made: move it away")
         if found is None:
-            make_directory(path)
+            files.make(path)
         return found or TableState(-1, f"{self.app}/{table_id}", (), {})
 
 

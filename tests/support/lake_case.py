@@ -32,32 +32,34 @@ from tests.support.schema_case import ddl, job, ts
 from tests.support.servers import ROOT, missing
 
 JARS = ROOT / "scripts" / "jars" / "delta-4.4.0.txt"
+S3A = JARS.with_name("s3a-3.5.0.txt")
 
 
 @contextlib.contextmanager
-def delta_session(folder: Path, **conf: str) -> Iterator[Any]:
-    """A session with two cores and Delta. Code is interpreted: to compile it takes longer than to run it once."""
+def delta_session(folder: Path, of: str = "x", **conf: str) -> Iterator[Any]:
+    """A session with two cores and Delta, for a lake at `of`. Code is interpreted: to compile it takes longer than to
+    run it once."""
     from drainer.spark.startup.jvm_launch import start_jvm
     from drainer.spark.startup.session import open_session, stop_session
 
     fast = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
     fast |= {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    own = {"spark.jars": jars(), **fast, **conf}
-    settings = {**LakeSection.model_validate({"dir": "x"}).spark_settings(own), **own}
+    own = {"spark.jars": jars() + (f",{jars(S3A)}" if "://" in of else ""), **fast, **conf}
+    settings = {**LakeSection.model_validate({"dir": of}).spark_settings(own), **own}
     session = open_session(start_jvm(master="local[2]", output=folder / "spark.log", conf=settings))
     yield session
     stop_session(session)
 
 
-def jars() -> str:
-    """Delta's jars, as Spark's setting spark.jars."""
-    found = sorted(folder_of(JARS).glob("*.jar"))
-    if len(found) != len(entries(JARS)):
-        missing("Delta is not there: scripts/need.sh delta")
+def jars(listed: Path = JARS) -> str:
+    """Delta's jars or those of another list, as Spark's setting spark.jars."""
+    found = sorted(folder_of(listed).glob("*.jar"))
+    if len(found) != len(entries(listed)):
+        missing(f"{listed.stem} is not there: scripts/need.sh {listed.stem.partition('-')[0]}")
     return ",".join(map(str, found))
 
 
-def lake(directory: Path, session: Any, **settings: Any) -> LakeSink:
+def lake(directory: Path | str, session: Any, **settings: Any) -> LakeSink:
     """A lake that merges when it is told to."""
     sink = LakeSink(LakeSection(dir=str(directory), merge_interval=timedelta(hours=1), **settings))
     sink.session = lambda: session

@@ -25,8 +25,9 @@ class ObjectStore:
             f"&access-key=test&secret-access-key=test&force-path-style=true"
         )
 
-    def names(self) -> list[str]:
-        found = _client(self.address).list_objects_v2(Bucket=self.bucket)
+    def names(self, prefix: str = "") -> list[str]:
+        """The first thousand."""
+        found = _client(self.address).list_objects_v2(Bucket=self.bucket, Prefix=prefix)
         return [one["Key"] for one in found.get("Contents", ())]
 
     def remove(self, name: str) -> None:

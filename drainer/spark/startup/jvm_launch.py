@@ -113,8 +113,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stopTimeout": "30s",
     # The reader's latestOffset waits for new binlogs itself.
     "spark.sql.streaming.pollingDelay": "1ms",
-    # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_daemon).
-    "spark.python.daemon.module": "drainer.spark.startup.worker_daemon",
+    # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_imports).
+    "spark.python.daemon.module": "drainer.spark.startup.worker_imports",
     "spark.python.worker.reuse": "true",
     # On a busy machine JVM and worker may need longer than the default of 15 s to connect, and the task would fail.
     "spark.python.authenticate.socketTimeout": "120s",

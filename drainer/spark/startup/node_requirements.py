@@ -95,7 +95,7 @@ def without_reason(text: str) -> str | None:
         return None
     return (
         f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark reports no reason: run the "
-        "drainer's Python there with -m drainer.spark.startup.worker_daemon; the usual cause is a missing package: "
+        "drainer's Python there with -m drainer.spark.startup.worker_imports; the usual cause is a missing package: "
         f"{INSTALL}"
     )
 

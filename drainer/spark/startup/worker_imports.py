@@ -8,6 +8,8 @@ pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarr
 made from a list, for a second of CPU. In the driver's process its import is deferred until it is used: pyspark imports
 it to check its version, and, through its testing module, with the first list sent to the JVM. The drainer does not use
 it, and the import takes more than a second of CPU of the start. pyarrow creates no pandas objects in this process.
+
+As a program (`spark.python.daemon.module`) it is the process that Spark's Python workers are forked from.
 """
 
 from __future__ import annotations
@@ -113,3 +115,13 @@ def load() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+if __name__ == "__main__":
+    import pyspark.daemon
+
+    from drainer.spark.startup import node_requirements
+
+    node_requirements.check_build()
+    load()
+    pyspark.daemon.manager()

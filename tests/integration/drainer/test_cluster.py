@@ -38,7 +38,7 @@ DEADLOCK = (
 )
 BOTH_NODES = f'["concurrent tasks available"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
 RUNNING = '["drainer is running"]'
-WORKERS = "drainer.spark.startup.worker_daemon"
+WORKERS = "drainer.spark.startup.worker_imports"
 # A path without a scheme is then none of this machine.
 NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
 

@@ -58,7 +58,7 @@ def dies_at(point: str) -> Iterator[None]:
     assert left[wanted] <= 0, f"{point} is not passed"
 
 
-def live(spark: Any, directory: Path, edges: list[int]) -> None:
+def live(spark: Any, directory: Path | str, edges: list[int]) -> None:
     sink = lake(directory, spark)
     try:
         STORY.replay(Merging(sink), edges)

@@ -269,7 +269,7 @@ def test_ddl_that_is_repeated_after_its_commits_changes_nothing(both: World) -> 
 
 def test_drainer_whose_position_was_taken_writes_nothing(both: World) -> None:
     first = both.sink
-    with mock.patch("drainer.lake.sink.lock", lambda _: os.open(os.devnull, os.O_RDONLY)):
+    with mock.patch("drainer.lake.files.lock", lambda _: os.open(os.devnull, os.O_RDONLY)):
         both.open()
     before = {path: len(one) for path, one in both.delta.commits.items()}
     with pytest.raises(Fenced):

@@ -44,11 +44,11 @@ LOST = (
 WORKER = LOST + (
     "org.apache.spark.SparkException: \nError from python worker:\n  {said}\nPYTHONPATH was:\n  /opt/x\n"
     "org.apache.spark.SparkException: EOFException occurred while reading the port number from "
-    "drainer.spark.startup.worker_daemon's "
+    "drainer.spark.startup.worker_imports's "
     "stdout and terminated with code: 1.\n\tat org.apache.spark.api.python"
 )
 NO_MODULE = (
-    "/opt/binlog/bin/python: Error while finding module specification for 'drainer.spark.startup.worker_daemon' "
+    "/opt/binlog/bin/python: Error while finding module specification for 'drainer.spark.startup.worker_imports' "
 )
 
 
@@ -86,7 +86,7 @@ def test_missing_requirement_is_reported_with_node_name(text: str, wanted: str) 
 
 
 def test_missing_package_is_found_in_what_python_prints() -> None:
-    bare = [sys.executable, "-I", "-S", "-m", "drainer.spark.startup.worker_daemon"]  # without installed packages
+    bare = [sys.executable, "-I", "-S", "-m", "drainer.spark.startup.worker_imports"]  # without installed packages
     said = subprocess.run(bare, capture_output=True, text=True, check=False).stderr
     assert lacking(WORKER.format(said=said)) == f"node 10.0.0.5 (executor 3) has no module drainer: {INSTALL}"
 

@@ -90,19 +90,15 @@ def merge(delta: Delta, app: str, mirror_path: Place, mirror: TableState, histor
     pairs = column_pairs(mirror, history)
     with errors(mirror_path), delta.as_app(mirror_path, app, of.until_ts) as spark:
         changes = spark.read.format("delta").load(str(history_path)).where(of.where)
-        if mirror.version == 0 and changes.where("start_ts <> commit_ts").isEmpty():  # all are of a first load
-            _write(changes.selectExpr(*_columns("after", pairs)), mirror_path, "append")
-        elif mirror.key:
+        loaded = mirror.version == 0 and changes.where("start_ts <> commit_ts").isEmpty()  # all are of a first load
+        if mirror.key and not loaded:
             _merge_keyed(spark, mirror_path, pairs, mirror.key, changes)
-        elif changes.where("before IS NOT NULL").isEmpty():
-            _write(changes.selectExpr(*_columns("after", pairs)), mirror_path, "append")
-        else:
+            return
+        made, mode = changes.selectExpr(*_columns("after", pairs)), "append"
+        if not loaded and not changes.where("before IS NOT NULL").isEmpty():
             rows = spark.read.format("delta").load(str(mirror_path))
-            _write(with_multiset(rows, changes, pairs), mirror_path, "overwrite")
-
-
-def _write(rows: DataFrame, path: Place, mode: str) -> None:
-    rows.write.format("delta").mode(mode).save(str(path))
+            made, mode = with_multiset(rows, changes, pairs), "overwrite"
+        made.write.format("delta").mode(mode).save(str(mirror_path))
 
 
 def _merge_keyed(spark: SparkSession, path: Place, pairs: Pairs, key: Sequence[int], changes: DataFrame) -> None:

@@ -135,10 +135,10 @@ class Merger:
             self.compact(path)
         _NEW_FILES.set(sum(files.get(path, 0) for path in paths))
         due_s = time.monotonic() - _VACUUM_S
-        due = [path for path in paths if self._vacuumed_s.get(path, due_s) <= due_s and exists(path)]
-        if due and not self._stop.is_set():
-            path = min(due, key=lambda path: self._vacuumed_s.get(path, 0.0))
-            self._vacuum(path, histories.get(path), until_ts)
+        paths.sort(key=lambda path: self._vacuumed_s.get(path, 0.0))
+        due = next((path for path in paths if self._vacuumed_s.get(path, due_s) <= due_s and exists(path)), None)
+        if due is not None and not self._stop.is_set():
+            self._vacuum(due, histories.get(due), until_ts)
 
     def _vacuum(self, path: Place, history: Entry | None, until_ts: int) -> None:
         """Remove the files, and of the control table the rows, that `at` needs for no TSO of the time that is kept,

@@ -95,18 +95,16 @@ class LakeSection(ToSection):
         packages = {} if "spark.jars" in given else {"spark.jars.packages": f"{PACKAGE},{more}".rstrip(",")}
         if packages and excluded:
             packages["spark.jars.excludes"] = excluded
-        return (
-            packages
-            | files.spark_settings(place)
-            | {
-                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-                "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-                # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
-                "spark.databricks.delta.snapshotPartitions": "2",
-                # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
-                "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-            }
-        )
+        return {
+            **packages,
+            **files.spark_settings(place),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # The state of a table is read by this many tasks (50): seconds for each commit on a small machine.
+            "spark.databricks.delta.snapshotPartitions": "2",
+            # As safe on a local disk as the usual one, which starts chmod as a process for each file of a log.
+            "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+        }
 
 
 def _patterns(given: tuple[str, ...], what: str) -> TablePatterns | None:

@@ -236,12 +236,12 @@ class LakeSink:
         if self._merger is not None:
             self._merger.close()
             self._merger = None
-        self._committers.shutdown()
 
     def close(self, *, clean: bool) -> None:
         if clean and self._merger is not None:
             self._flush()
         self.release()
+        self._committers.shutdown()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -357,7 +357,7 @@ class SyncerSection(OriginalSyncerSection):
         ignored = frozenset(self.ignore_txn_commit_ts)
         return Policy(
             self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules(),
-            shows_lost=self.db_type == "delta",
+            shows_lost=self.to.shows_lost,
         )  # fmt: skip
 
     def address(self) -> str:

@@ -211,7 +211,7 @@ class Delta:
             now = int(transaction.commit(found, self._operation))
             if isinstance(path, Path):
                 sync_commit(path, now)
-        self._count(path, sum("add" in one for one in actions))
+        self.new_files[path] = self.new_files.get(path, 0) + sum("add" in one for one in actions)
         before = self._known.pop(path, None)
         if now == read + 1:
             values = dict(before.values) if before is not None and before.version == read else {}
@@ -247,14 +247,11 @@ class Delta:
             now = self._snapshot(path).version()
             if now == before + 1:
                 self._known[path] = _Known(now, {("txn", app): version})
-                self._count(path, 1)
+                self.new_files[path] = self.new_files.get(path, 0) + 1
         finally:
             for name in (APP_ID, VERSION):
                 with contextlib.suppress(*SPARK_ERRORS, OSError):
                     self.spark.conf.unset(name)
-
-    def _count(self, path: Place, files: int) -> None:
-        self.new_files[path] = self.new_files.get(path, 0) + files
 
     def sync(self, path: Place) -> None:
         """Make what Spark's statements have written to a table durable: Spark does not."""

@@ -30,9 +30,8 @@ _PACKAGES: Final = (
 # All of Amazon's SDK in one jar of more than 500 MB; what Spark has; and a way to TLS that S3A does not need.
 _EXCLUDED: Final = (
     "software.amazon.awssdk:bundle",
-    "org.wildfly.openssl:*",
-    *(f"{group}:*" for group in ("io.netty", "org.slf4j", "org.apache.httpcomponents")),
-    *(f"{group}:*" for group in ("commons-logging", "commons-codec")),
+    *(f"org.{group}:*" for group in ("wildfly.openssl", "slf4j", "apache.httpcomponents")),
+    *(f"{group}:*" for group in ("io.netty", "commons-logging", "commons-codec")),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration
@@ -24,6 +24,7 @@ _KEEP_MAX: Final = timedelta(days=30)  # Delta keeps its log as long
 class LakeSection(ToSection):
     """The directory of the tables, which of them have a mirror, and how often mirrors are merged."""
 
+    shows_lost: ClassVar[bool] = True
     dir: str = Field(
         "",
         description="the directory of all tables; created if it does not exist. Executors must have it, too. Or "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration, Section
@@ -15,7 +15,9 @@ from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 
 
 class ToSection(Section):
-    """Base of `[syncer.to]` for one kind of destination."""
+    """Base of `[syncer.to]` for one kind of destination. `shows_lost`: see schema.job_policy.Policy."""
+
+    shows_lost: ClassVar[bool] = False
 
     def address(self) -> str:
         """The destination's address, the same for every drainer that writes to it. It is part of keys in etcd."""

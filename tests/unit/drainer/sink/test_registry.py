@@ -115,6 +115,10 @@ def test_every_kind_of_sink_is_made_without_creating_files(db_type: str, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_only_a_lake_is_shown_tables_that_are_not_replicated_any_more() -> None:
+    assert [name for name in registry.KINDS if registry.section(name).shows_lost] == ["delta"]
+
+
 def keys(db_type: str) -> set[str]:
     return {info.alias or name for name, info in registry.section(db_type).model_fields.items()}
 

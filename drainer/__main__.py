@@ -144,7 +144,7 @@ def check(args: list[str]) -> int:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """Parses the flags that only this command has."""
+    """Return a parser of the command's own flags; those of the configuration are left to load_or_exit."""
     about = "Others: drainer -h"
     parser = argparse.ArgumentParser(f"drainer {command}", add_help=False, allow_abbrev=False, epilog=about)
     parser.add_argument("-h", "-help", "--help", action="help", help=argparse.SUPPRESS)

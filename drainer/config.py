@@ -353,12 +353,11 @@ class SyncerSection(OriginalSyncerSection):
         return self.channel_id if self.loopback_control else None
 
     def policy(self) -> Policy:
-        rules = [RewriteRule(rule.statements(), rule.job_id, rule.commit_ts) for rule in self.ddl_rewrite]
+        rules = RewriteRules([RewriteRule(one.statements(), one.job_id, one.commit_ts) for one in self.ddl_rewrite])
         ignored = frozenset(self.ignore_txn_commit_ts)
         return Policy(
-            self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel, self.rules(),
-            shows_lost=self.to.shows_lost,
-        )  # fmt: skip
+            self.filter(), rules, self.sync_ddl, ignored, self.events(), self._channel, self.rules(), self.to.shows_lost
+        )
 
     def address(self) -> str:
         """The text that identifies the destination: file or host:port."""

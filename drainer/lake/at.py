@@ -49,7 +49,7 @@ class NotThere(BinlogError):
 def at(
     spark: SparkSession, directory: str | Path, tso: int, *, changefeed: str = "default"
 ) -> dict[TableName, DataFrame]:
-    """Return every table that has a mirror as it was at `tso`, and register it as a view `<database>_<table>`. Raises
+    """Return every table that has a mirror as it was at `tso`, and register it as a view (view_names). Raises
     NotThere if the position is below that TSO, or a mirror has no version as old."""
     root, delta = files.place(directory), Delta(spark)
     mirrors = _mirrors(delta, root, changefeed, tso).items()
@@ -103,7 +103,7 @@ def _position(delta: Delta, root: Place, changefeed: str) -> int:
 
 
 def _table(spark: SparkSession, delta: Delta, root: Place, row: Row, tso: int) -> tuple[DataFrame, TableState]:
-    """The rows of a mirror at `tso`, and what the mirror is at this version of it."""
+    """Return a mirror's rows as of `tso`, and the state of its table (schema, key) at the version in `row`."""
     path, history_path = root / row.path, root / f"{row.path}{CHANGES}"
     history = delta.state(history_path)
     mirror = delta.state(path, row.version)
@@ -130,7 +130,7 @@ def with_changes(rows: DataFrame, changes: DataFrame, mirror: TableState, histor
 
 
 _ORDER: Final = "tidb_binlog_order"
-_HASH: Final = "tidb_binlog_hash"  # begins a border that no order of upstream has
+_HASH: Final = "tidb_binlog_hash"  # begins the borders of hashes; a load from TiDB has no such borders
 
 
 class LakeTables:
@@ -204,7 +204,7 @@ class LakeTables:
         yield source.ruled(read, found.num_rows)
 
     def _rows(self, source: Source) -> tuple[DataFrame, Border]:
-        """The columns of `columns_read` and _ORDER, by which the table is divided; and what its borders begin with."""
+        """Return the columns of `columns_read` and _ORDER, whose values divide the table; and the start of borders."""
         row = self._mirrors[source.schema, source.info.name]
         rows, mirror = _table(self._delta.spark, self._delta, self._root, row, self._ts)
         fields = {one.column_id: one for one in mirror.fields}

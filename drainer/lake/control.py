@@ -51,7 +51,7 @@ class MirrorVersion:
 
 
 def forget(delta: Delta, path: Place, before_ts: int) -> None:
-    """Remove the versions of mirrors from a control table that `at` reads for no TSO from `before_ts` on."""
+    """Remove from a control table the versions of mirrors that at.newest chooses for no TSO from `before_ts` on."""
     table, order = f"delta.{quoted(str(path))}", "struct(t.until_ts, t.version < 0 AS gone, t.version)"
     last = f"SELECT path, max({order}) AS last FROM {table} t WHERE until_ts <= {before_ts} GROUP BY path"
     with errors(path):

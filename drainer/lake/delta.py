@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from binlog.runtime.directories import sync_directory
 
 from drainer.lake import files
 from drainer.lake.fields import AFTER, ID, IMAGE_IDS, OWN, PHYSICAL, WIDENED, Field, field_json, named_fields, quoted
@@ -143,7 +140,7 @@ class Delta:
         table got since it was compacted. Raises DestinationRefused if Delta is not among Spark's jars."""
         self.spark = session.newSession()
         self._known: dict[Place, _Known] = {} if shared is None else shared._known
-        self.new_files: dict[Place, int] = {} if shared is None else shared.new_files
+        self.new_files: Counter[Place] = Counter() if shared is None else shared.new_files
         self._synced_s: dict[Place, float] = {}
         self._began_s = time.time()
         for name, value in _SETTINGS.items():
@@ -193,7 +190,7 @@ class Delta:
         of the table that the caller has read; -2: any. Raises Fenced if it is another, or if another writer has
         committed what contradicts."""
         with errors(path):
-            transaction = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)).startTransaction()
+            transaction = self._log(path).startTransaction()
             if app:
                 transaction.readTxn().addOne(app)  # another commit of the same app is a conflict
             committed = self._named_value(path, transaction.snapshot(), "txn", app, -1) if app else after
@@ -209,9 +206,8 @@ class Delta:
                     made.add(action)
             found = self._scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
             now = int(transaction.commit(found, self._operation))
-            if isinstance(path, Path):
-                sync_commit(path, now)
-        self.new_files[path] = self.new_files.get(path, 0) + sum("add" in one for one in actions)
+            files.sync_commit(path, now)
+        self.new_files[path] += sum("add" in one for one in actions)
         before = self._known.pop(path, None)
         if now == read + 1:
             values = dict(before.values) if before is not None and before.version == read else {}
@@ -247,7 +243,7 @@ class Delta:
             now = self._snapshot(path).version()
             if now == before + 1:
                 self._known[path] = _Known(now, {("txn", app): version})
-                self.new_files[path] = self.new_files.get(path, 0) + 1
+                self.new_files[path] += 1
         finally:
             for name in (APP_ID, VERSION):
                 with contextlib.suppress(*SPARK_ERRORS, OSError):
@@ -268,7 +264,7 @@ class Delta:
         self.sync(path)
 
     def delete(self, path: Place, where: str) -> None:
-        """Delete the rows of a table for which this SQL is true."""
+        """Run DELETE with this condition, as SQL."""
         with errors(path):
             self.spark.sql(f"DELETE FROM delta.{quoted(str(path))} WHERE {where}")
 
@@ -279,8 +275,7 @@ class Delta:
 
         none, option = self._scala.Option.empty(), self._scala.Option.apply(self._snapshot(path, version))
         filters = self._scala.jdk.javaapi.CollectionConverters.asScala(self._java.util.ArrayList()).toSeq()
-        log = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path))
-        relation = log.createRelation(filters, option, none, True)
+        relation = self._log(path).createRelation(filters, option, none, True)
         return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
     def vacuum(self, path: Place, hours: int) -> None:
@@ -291,18 +286,12 @@ class Delta:
                 self.spark.sql(f"ALTER TABLE delta.{quoted(str(path))} SET TBLPROPERTIES ('{_KEPT}' = '{kept}')")
             self.spark.sql(f"VACUUM delta.{quoted(str(path))} RETAIN {hours} HOURS")
 
+    def _log(self, path: Place) -> Any:
+        return self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path))
+
     def _snapshot(self, path: Place, version: int | None = None) -> Any:
-        log, none = self._of.DeltaLog.forTable(self.spark._jsparkSession, str(path)), self._scala.Option.empty()
+        log, none = self._log(path), self._scala.Option.empty()
         return log.update(False, none, none) if version is None else log.getSnapshotAt(version, none, none, False)
-
-
-def sync_commit(path: Path, version: int) -> None:
-    """Make a commit durable, whose files are. Raises OSError."""
-    log = path / "_delta_log"
-    with (log / f"{version:020}.json").open("rb") as file:
-        os.fsync(file.fileno())
-    for directory in (log, path) if version == 0 else (log,):
-        sync_directory(directory)
 
 
 def txn_action(app: str, version: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow.parquet as pq
 from binlog.errors import ConfigError
-from binlog.runtime.directories import make_directory, sync_directory, sync_tree
+from binlog.runtime.directories import make_directory, sync_directory, sync_file, sync_tree
 
 from drainer.protocol.large import arrow_uri
 from drainer.sink.document_position import lock
@@ -27,7 +27,7 @@ _PACKAGES: Final = (
     f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
     *(f"software.amazon.awssdk:{name}:{_SDK}" for name in _SDK_MODULES),
 )
-# All of Amazon's SDK in one jar of more than 500 MB; what Spark has; and a way to TLS that S3A does not need.
+# Amazon's whole SDK (more than 500 MB), jars that Spark has, and OpenSSL, which S3A uses only if it is told to.
 _EXCLUDED: Final = (
     "software.amazon.awssdk:bundle",
     *(f"org.{group}:*" for group in ("wildfly.openssl", "slf4j", "apache.httpcomponents")),
@@ -54,7 +54,7 @@ class Remote:
 
     @property
     def host(self) -> str:
-        """The bucket, or the address of HDFS."""
+        """The bucket in S3, or host:port of HDFS."""
         return self.uri.split("/")[2]
 
     @property
@@ -107,7 +107,8 @@ def spark_settings(of: Place) -> dict[str, str]:
 
 
 def packages(of: Place) -> tuple[str, str]:
-    """The packages of Maven that a place needs beside Delta, and those to leave out, as Spark's settings have them."""
+    """Return Maven coordinates, as in spark.jars.packages and spark.jars.excludes: what Spark must download for a place
+    beside Delta, and which dependencies of that it must not."""
     is_s3 = isinstance(of, Remote) and of.is_s3
     return (",".join(_PACKAGES), ",".join(_EXCLUDED)) if is_s3 else ("", "")
 
@@ -154,8 +155,18 @@ def sync(of: Place, since_s: float) -> None:
         sync_tree(of, since_s)
 
 
+def sync_commit(of: Place, version: int) -> None:
+    """Make the log's file of a table's commit durable; those of its rows are. Stores do it. Raises OSError."""
+    if isinstance(of, Path):
+        log = of / "_delta_log"
+        sync_file(log / f"{version:020}.json")
+        sync_directory(log)
+        if version == 0:
+            sync_directory(of)
+
+
 def exists(of: Place) -> bool:
-    """Raises DestinationDown."""
+    """Return whether a file or directory is there. Raises DestinationDown."""
     return of.exists() if isinstance(of, Path) else _kind(of, of.inside) != "NotFound"
 
 
@@ -169,8 +180,7 @@ def write(of: Place, name: str, table: Any) -> int:
                 return int(out.tell())
         path = of / name
         pq.write_table(table, path, **settings)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
         sync_directory(of)
         return path.stat().st_size
     except OSError as error:

@@ -141,8 +141,8 @@ class Merger:
             self._vacuum(due, histories.get(due), until_ts)
 
     def _vacuum(self, path: Place, history: Entry | None, until_ts: int) -> None:
-        """Remove the files, and of the control table the rows, that `at` needs for no TSO of the time that is kept,
-        which ends at the position. `history`: the table whose history it is."""
+        """Run VACUUM, and remove rows of the control table and old changes: what `at` needs for no TSO between the
+        position minus `keep` and the position. `history`: the table whose history it is."""
         self._vacuumed_s[path] = time.monotonic()
         lag = timedelta(milliseconds=max(0, time.time() * 1000 - tso.physical_ms(until_ts)))
         oldest_ts = max(0, until_ts - tso.compose(self._keep // timedelta(milliseconds=1)))

@@ -261,8 +261,8 @@ class LakeSink:
             yield store
 
     def _hold(self, files: Sequence[tuple[TableName, File]], until_ts: int, schema_version: int) -> None:
-        """Commit files up to `until_ts`, if the last commit was `history-interval` ago. Until then nobody sees them,
-        and a drainer that starts again reads their changes again."""
+        """Commit the files that were written up to `until_ts`, or keep them for a later commit if the last one was less
+        than `history-interval` ago. Readers do not see what is not committed; after a restart it is read again."""
         of = self._written
         for name, file in files:
             of.files.setdefault(name, []).append(file)

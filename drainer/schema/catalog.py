@@ -139,7 +139,7 @@ def partition_ids(info: TableInfo) -> set[int]:
 
 
 def removed_partitions(before: TableInfo, after: TableInfo) -> set[int]:
-    """Physical ids of the partitions that only `before` has."""
+    """Return the physical ids of partitions that `before` has and `after` has not."""
     return partition_ids(before) - partition_ids(after)
 
 

@@ -10,7 +10,6 @@ A Parquet file has its name only when it is whole. Until then its changes are in
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.directories import make_directory, sync_directory
+from binlog.runtime.directories import make_directory, sync_directory, sync_file
 from binlog.tidb.types import Tp
 
 from drainer.changes import ChangeSegment
@@ -269,8 +268,7 @@ class _Writer:
     def finish(self) -> None:
         self.flush()
         self._writer.close()
-        with self._beside.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(self._beside)
         crash_point("file.parquet_written")
         self._beside.rename(self._path)
 

@@ -16,6 +16,12 @@ def make_directory(path: Path) -> None:
     sync_directory(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Make a file durable, but not its name. Raises OSError."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_directory(path: Path) -> None:
     """Make the names of the files in a directory durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -34,7 +40,6 @@ def sync_tree(path: Path, after_s: float) -> None:
             if one.is_dir():
                 sync_tree(one, after_s)
             elif one.stat().st_mtime > after_s:
-                with one.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync_file(one)
         except FileNotFoundError:
             continue

@@ -9,7 +9,7 @@ from unittest import mock
 
 from binlog.runtime.directories import sync_tree
 
-from drainer.lake.delta import sync_commit
+from drainer.lake.files import sync_commit
 
 
 def synced(work: Callable[[], None]) -> set[str]:
